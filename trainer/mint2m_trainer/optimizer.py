@@ -1,10 +1,10 @@
 """One AdamW step, under a contract that is read back from the live optimizer before it runs.
 
 The rule: the step that was promised is the step that is taken. The contract is compared with what the
-optimizer object would really do, just before it does it; the gradient is checked for non-finite values before
-any weight changes; there is exactly one step in a transaction, and afterwards no gradient is left that a later
-backward could add to. Without it a changed group, a second step or a stale gradient would still look like
-training.
+optimizer object would really do, just before it does it; the gradient is checked for non-finite values
+before any weight changes; there is exactly one step in a transaction, and afterwards no gradient is left that
+a later backward could add to. Without it a changed group, a second step or a stale gradient would still look
+like training.
 
 Gradients come from `main_grad` (Megatron's DDP buffers). Dense parameters are equal on all ranks and count
 once in the norm; expert parameters (`p.allreduce` is False) live on one rank of the expert group each.

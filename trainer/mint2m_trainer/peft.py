@@ -2,20 +2,18 @@
 
 The rule: what is read is understood whole, and what is written appears whole. A setting that would change the
 function (rank patterns, DoRA, rsLoRA, dropout, modules saved beside it) is refused, not ignored; an adapter
-directory is made under another name, synced and renamed. Without it an adapter trained under other rules would
-load in silence, and an interrupted write would leave half a model.
+directory is made under another name, synced and renamed. Without it an adapter trained under other rules
+would load in silence, and an interrupted write would leave half a model.
 
-Tensor names are `base_model.model.<module>.lora_A.weight` [r, in] and `...lora_B.weight` [out, r], one pair for
-each projection, experts one by one; the delta is `lora_alpha / r * B @ A`.
+Tensor names are `base_model.model.<module>.lora_A.weight` [r, in] and `...lora_B.weight` [out, r], one pair
+for each projection, experts one by one; the delta is `lora_alpha / r * B @ A`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
+
+from mint2m_trainer.contract.directory import new_directory, write_synced
 
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
@@ -134,7 +134,6 @@ def write_adapter(directory: Path | str, tensors: Mapping[str, Tensor], rank: in
         AdapterError: tensors that are not such an adapter; nothing was written.
         FileExistsError: the directory exists and is not empty.
     """
-    final = Path(directory)
     for name, tensor in tensors.items():
         if tensor.dtype != torch.float32:
             raise AdapterError(WEIGHTS_NAME, name, expected="float32", actual=str(tensor.dtype))
@@ -143,8 +142,6 @@ def write_adapter(directory: Path | str, tensors: Mapping[str, Tensor], rank: in
     _check_pairs(tensors, rank)
     if not 0 < alpha < math.inf:
         raise AdapterError(CONFIG_NAME, "/lora_alpha", expected="a positive number", actual=repr(alpha))
-    if final.exists() and (not final.is_dir() or any(final.iterdir())):
-        raise FileExistsError(f"{final} exists and is not an empty directory")
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -160,34 +157,9 @@ def write_adapter(directory: Path | str, tensors: Mapping[str, Tensor], rank: in
         "target_modules": sorted({module_of(name)[0].rsplit(".", 1)[-1] for name in tensors}),
     }
     ordered = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
-    final.parent.mkdir(parents=True, exist_ok=True)
-    partial = final.with_name(f"{final.name}.partial-{os.getpid()}")
-    partial.mkdir()
-    try:
-        _write_synced(partial / CONFIG_NAME, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
-        _write_synced(partial / WEIGHTS_NAME, save(ordered, metadata={"format": "pt"}))
-        sync_directory(partial)
-        partial.rename(final)  # replaces an empty directory, never a full one
-        sync_directory(final.parent)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-
-
-def sync_directory(directory: Path) -> None:
-    """Makes the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    with new_directory(Path(directory)) as folder:
+        write_synced(folder / CONFIG_NAME, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
+        write_synced(folder / WEIGHTS_NAME, save(ordered, metadata={"format": "pt"}))
 
 
 def _config(content: bytes) -> Mapping[str, object]:

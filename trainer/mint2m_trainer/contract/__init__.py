@@ -1,0 +1,1 @@
+"""What goes into a run: documents, fixtures, directories that appear whole. Torch, ray and megatron stay out."""
