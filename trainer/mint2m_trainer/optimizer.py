@@ -131,6 +131,11 @@ class AdamWStep:
         return self._optimizer
 
     @property
+    def params(self) -> tuple[tuple[str, nn.Parameter], ...]:
+        """(global name, parameter) as given."""
+        return self._params
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self._params)
 

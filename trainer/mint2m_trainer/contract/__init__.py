@@ -1,1 +1,1 @@
-"""What goes into a run: documents, fixtures, directories that appear whole. Torch, ray and megatron stay out."""
+"""What goes into a run: documents, fixtures, directories that appear whole. No torch, ray or megatron."""
