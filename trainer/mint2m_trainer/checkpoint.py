@@ -17,6 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import mint2m_trainer.compat  # noqa: F401  must come before torch._dynamo and megatron
+
+# isort: split
 import torch
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
@@ -26,7 +29,6 @@ from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
-import mint2m_trainer.compat  # noqa: F401  before megatron
 from mint2m_trainer.contract.directory import sync_directory
 from mint2m_trainer.optimizer import AdamWStep
 
@@ -138,7 +140,7 @@ def _sharded(optimizer: AdamWStep) -> dict[str, ShardedTensor]:
 
 
 def _together(act: Callable[[], object] | None) -> None:
-    """Runs a part of the work on each rank (None: nothing to do here); one rank's failure fails all of them."""
+    """Runs a part of the work on each rank (None: nothing to do); one rank's failure fails all of them."""
     fault = ""
     try:
         if act is not None:
