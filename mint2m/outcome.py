@@ -1,0 +1,37 @@
+"""What a command hands back to `main`: the words for stdout and the verdict that becomes the exit code."""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from dataclasses import dataclass
+
+from mint2m_verify.finding import Report, Verdict
+
+
+class Format(enum.StrEnum):
+    """Forms in which every report can be had."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`text` goes to stdout as it is; `verdict` is the exit code."""
+
+    text: str
+    verdict: Verdict = Verdict.ACCEPTED
+
+
+def present(report: Report, form: Format) -> Outcome:
+    """A report in the form asked for; colour only where stdout is a terminal and NO_COLOR is unset."""
+    from mint2m_verify.render import render
+
+    return Outcome(text=render(report, form.value, colour=colour_wanted()), verdict=report.verdict)
+
+
+def colour_wanted() -> bool:
+    """The convention of no-color.org: any non-empty NO_COLOR switches colour off."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")

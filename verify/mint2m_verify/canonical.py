@@ -1,0 +1,165 @@
+"""Strict JSON in, RFC 8785 out, and the SHA-256 that addresses it.
+
+Two readers that disagree about a document can be shown two different documents under one signature. So the
+reader refuses everything that JSON parsers are known to disagree on: duplicate keys, NaN and infinities, integers
+beyond 2^53-1, lone surrogates, a byte-order mark, and nesting or size without bound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from typing import NoReturn, TypeAlias
+
+import rfc8785
+
+from mint2m_verify.finding import FindingError, found
+
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
+
+#: Integers beyond this lose digits in a double; RFC 8785 has no form for them.
+MAX_SAFE_INTEGER = 2**53 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a reader is willing to hold; a document past any of these is refused, not truncated."""
+
+    size_bytes: int = 64 << 20
+    depth: int = 32
+    members: int = 8_000_000
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def sha256_hex(raw: bytes) -> str:
+    """Lower-case hexadecimal SHA-256 of `raw`."""
+    return hashlib.sha256(raw).hexdigest()
+
+
+def canonical(value: JsonValue) -> bytes:
+    """The RFC 8785 form of `value`; raises `FindingError` (`json.not-canonical`) for what has none."""
+    try:
+        return rfc8785.dumps(value)
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError) as fault:
+        raise FindingError(found("json.not-canonical", actual=str(fault))) from fault
+
+
+def parse(raw: bytes, *, file: str, limits: Limits = DEFAULT_LIMITS, canonical_form: bool = False) -> JsonValue:
+    """One JSON text, read strictly.
+
+    Args:
+        raw: the bytes as they lie on disk.
+        file: the name a finding gives them.
+        canonical_form: also require that the bytes are the RFC 8785 form of their value (machine-made documents).
+
+    Raises:
+        FindingError: `json.*`; nothing is returned for a text that breaks any rule.
+    """
+
+    def refuse(fault: str, *, expected: str | None = None, actual: str | None = None) -> NoReturn:
+        raise FindingError(found(fault, file=file, expected=expected, actual=actual))
+
+    if len(raw) > limits.size_bytes:
+        refuse("json.too-large", expected=f"at most {limits.size_bytes} bytes", actual=f"{len(raw)} bytes")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as fault:
+        refuse("json.not-utf8", actual=f"byte {raw[fault.start]:#04x} at offset {fault.start}")
+    _check_depth(raw, limits.depth, file=file)
+
+    def members(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+        value = dict(pairs)
+        if len(value) != len(pairs):
+            names = [name for name, _ in pairs]
+            refuse("json.duplicate-key", actual=next(name for name in names if names.count(name) > 1))
+        return value
+
+    def number(text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value):
+            refuse("json.not-finite", actual=text[:64])
+        return value
+
+    def integer(text: str) -> int:
+        if len(text) > 17 or abs(int(text)) > MAX_SAFE_INTEGER:
+            refuse("json.integer-too-large", expected=f"at most {MAX_SAFE_INTEGER}", actual=text[:64])
+        return int(text)
+
+    try:
+        value: JsonValue = json.loads(
+            text,
+            object_pairs_hook=members,
+            parse_float=number,
+            parse_int=integer,
+            parse_constant=lambda name: refuse("json.not-finite", actual=name),
+        )
+    except json.JSONDecodeError as fault:
+        refuse("json.malformed", actual=f"{fault.msg} at line {fault.lineno}, column {fault.colno}")
+    _check_content(value, limits.members, file=file)
+    if canonical_form and canonical(value) != raw:
+        refuse(
+            "json.not-canonical",
+            expected="the RFC 8785 form",
+            actual=_first_difference(canonical(value), raw),
+        )
+    return value
+
+
+def _check_depth(raw: bytes, limit: int, *, file: str) -> None:
+    # Counted on the bytes, before the parser recurses: brackets inside strings only make the count larger when a
+    # string holds them, so strings are skipped.
+    depth, inside, escaped = 0, False, False
+    if raw.count(b"[") + raw.count(b"{") <= limit:
+        return
+    for byte in raw:
+        if inside:
+            if escaped:
+                escaped = False
+            elif byte == 0x5C:
+                escaped = True
+            elif byte == 0x22:
+                inside = False
+        elif byte == 0x22:
+            inside = True
+        elif byte in (0x5B, 0x7B):
+            depth += 1
+            if depth > limit:
+                raise FindingError(found("json.too-deep", file=file, expected=f"at most {limit} levels"))
+        elif byte in (0x5D, 0x7D):
+            depth -= 1
+
+
+def _check_content(value: JsonValue, limit: int, *, file: str) -> None:
+    """Refuse lone surrogates (they have no UTF-8 form) and more members than `limit`."""
+    count, stack = 0, [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            _check_string(item, file=file)
+        elif isinstance(item, dict):
+            count += len(item)
+            for name in item:
+                _check_string(name, file=file)
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            count += len(item)
+            # Long lists are token ids and log-probs; only their strings and containers need another look.
+            stack.extend(entry for entry in item if isinstance(entry, (str, list, dict)))
+        if count > limit:
+            raise FindingError(found("json.too-many-members", file=file, expected=f"at most {limit}"))
+
+
+def _check_string(text: str, *, file: str) -> None:
+    if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
+        raise FindingError(found("json.lone-surrogate", file=file, actual=ascii(text)[:64]))
+
+
+def _first_difference(want: bytes, have: bytes) -> str:
+    for offset, (a, b) in enumerate(zip(want, have, strict=False)):
+        if a != b:
+            return f"differs at byte {offset}"
+    return f"{len(have)} bytes, {len(want)} in the RFC 8785 form"

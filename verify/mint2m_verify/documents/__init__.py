@@ -1,0 +1,57 @@
+"""Typed documents: one frozen dataclass per schema, read strictly and written in one form.
+
+`Document.parse` checks bytes, JSON and schema before a value exists, and keeps the bytes, because digests and
+signatures cover bytes. Member names are the schemas' own.
+"""
+
+from mint2m_verify.documents.base import Document, FileRef
+from mint2m_verify.documents.inputs import (
+    Deployment,
+    OptimizerContract,
+    Rollout,
+    RunProfile,
+    RuntimeIdentity,
+    TrainingFixture,
+    TrainingPayload,
+)
+from mint2m_verify.documents.manifests import CheckpointManifest, FileManifest, ModelManifest, TreeEntry
+from mint2m_verify.documents.plan import Plan
+from mint2m_verify.documents.records import (
+    Doctor,
+    DoctorCheck,
+    OwnershipEvent,
+    PhaseEvidence,
+    PhaseRecord,
+    RankSession,
+    RankSessions,
+    ResponseScores,
+    Scores,
+    TrainingReceipt,
+)
+
+__all__ = [
+    "CheckpointManifest",
+    "Deployment",
+    "Doctor",
+    "DoctorCheck",
+    "Document",
+    "FileManifest",
+    "FileRef",
+    "ModelManifest",
+    "OptimizerContract",
+    "OwnershipEvent",
+    "PhaseEvidence",
+    "PhaseRecord",
+    "Plan",
+    "RankSession",
+    "RankSessions",
+    "ResponseScores",
+    "Rollout",
+    "RunProfile",
+    "RuntimeIdentity",
+    "Scores",
+    "TrainingFixture",
+    "TrainingPayload",
+    "TrainingReceipt",
+    "TreeEntry",
+]

@@ -1,0 +1,277 @@
+"""What a run starts from: deployment, profile, fixture, payload, rollout and the identity of its runtime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from mint2m_verify.documents.base import Document, FileRef
+
+HardwareClass = Literal["reference-cpu", "h20-4x8"]
+ClaimScope = Literal[
+    "reference_cpu_execution",
+    "reference_cpu_numerical_correctness",
+    "2m_execution_only_not_numerical_correctness",
+    "gradient_parity",
+]
+PrefixGradient = Literal["exact", "detached"]
+Source = Literal["rollout", "recompute"]
+Family = Literal["attention", "dense", "shared", "expert", "unembed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """A model snapshot: where the operator has it, and what it must be."""
+
+    snapshot: str
+    revision: str
+    model_manifest_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedFile:
+    """A file of the operator's by path and SHA-256."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signer:
+    """`key`: a private key file at `path`; `ephemeral`: a key made for this run."""
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"path"})
+
+    kind: Literal["key", "ephemeral"]
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment(Document):
+    """Where and with what a run happens; written by the operator."""
+
+    NAME: ClassVar[str] = "deployment"
+
+    kind: Literal["training", "validation"]
+    name: str
+    hardware_class: HardwareClass
+    ray_address: str
+    node_ips: tuple[str, ...]
+    accelerators_per_node: int
+    image: Image | None
+    model: ModelSource
+    adapter: str | None
+    fixture: PinnedFile
+    profile: PinnedFile | None
+    runtime_identity: str | None
+    sbom: str | None
+    image_provenance: str | None
+    authorization_grant: str | None
+    output_root: str
+    signer: Signer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    world_size: int
+    tensor_parallel: int
+    pipeline_parallel: int
+    context_parallel: int
+    expert_parallel: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    prompt_tokens: int
+    max_response_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelNumerics:
+    dtype: Literal["float32", "bfloat16", "float64"]
+    rope_angle_dtype: Literal["float32", "float64"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraOptions:
+    """`seed` makes a fresh adapter; it has no effect where the deployment gives one."""
+
+    rank: int
+    alpha: float
+    families: tuple[Family, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerContract:
+    """What the live optimizer must be observed to be before its one step."""
+
+    name: Literal["adam"]
+    lr: float
+    min_lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    decoupled_weight_decay: bool
+    clip_grad: float
+    schedule: Literal["constant"]
+    distributed_optimizer: bool
+    state_dtype: Literal["float32", "float64"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrpoOptions:
+    """The constants of the loss; `norm_tokens` is the divisor of `sequence_sum_norm` and null elsewhere."""
+
+    clip_low: float
+    clip_high: float
+    clip_dual: float | None
+    kl_beta: float
+    kl_estimator: Literal["k1", "k2", "k3"]
+    advantage_eps: float
+    aggregation: Literal["token_mean", "sequence_mean", "sequence_sum_norm"]
+    norm_tokens: int | None
+    old_source: Source
+    ref_source: Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixOptions:
+    gradient: PrefixGradient
+    chunk_tokens: int
+    decisions: Literal["store", "rescore"]
+    route: Literal["fetch", "lse"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOptions:
+    """Bounds on working memory: tokens per piece of the LM head, queries per attention tile, tokens per expert batch."""
+
+    head_tokens: int
+    query_tile: int
+    expert_tokens: int
+    rank_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    start: int
+    phase: int
+    cleanup: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProfile(Document):
+    """Everything that changes a number of the run."""
+
+    NAME: ClassVar[str] = "run-profile"
+
+    name: str
+    topology: Topology
+    context: Context
+    group_size: int
+    model: ModelNumerics
+    lora: LoraOptions
+    optimizer: OptimizerContract
+    grpo: GrpoOptions
+    prefix: PrefixOptions
+    memory: MemoryOptions
+    timeouts_s: Timeouts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixtureModel:
+    revision: str
+    manifest_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    declaration: Literal["project-generated", "operator-owned", "licensed"]
+    license: str
+    statement: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixtureShape:
+    vocab_size: int
+    prompt_tokens: int
+    response_tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingFixture(Document):
+    """What is trained on: hashes of model, policy adapter, profile, and the adjacent payload and rollout."""
+
+    NAME: ClassVar[str] = "training-fixture"
+
+    model: FixtureModel
+    policy_sha256: str | None
+    profile_sha256: str
+    distribution: Distribution
+    payload: FileRef
+    rollout: FileRef
+    shape: FixtureShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPayload(Document):
+    """The text behind a rollout, its ground truth and the rule that rewards a response."""
+
+    NAME: ClassVar[str] = "training-payload"
+
+    tokenizer: Literal["utf8-bytes"]
+    prompt_text: str
+    ground_truth: str
+    reward_rule: Literal["answer-exact/v1"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout(Document):
+    """Prompt tokens, G responses, rewards, and log-probs of R or R-1 entries a response (null: to be recomputed)."""
+
+    NAME: ClassVar[str] = "rollout"
+
+    prompt_tokens: tuple[int, ...]
+    responses: tuple[tuple[int, ...], ...]
+    rewards: tuple[float, ...]
+    old_logprobs: tuple[tuple[float, ...], ...] | None
+    ref_logprobs: tuple[tuple[float, ...], ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Python:
+    implementation: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    system: str
+    machine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeIdentity(Document):
+    """The interpreter, packages and source that a worker runs; equal on every rank."""
+
+    NAME: ClassVar[str] = "runtime-identity"
+
+    python: Python
+    platform: Platform
+    packages: tuple[Package, ...]
+    source_sha256: str
+    image_digest: str | None

@@ -1,0 +1,265 @@
+"""What a run leaves: doctor's checks, the ownership journal, rank sessions, scores and the receipt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal
+
+from mint2m_verify.canonical import canonical, sha256_hex
+from mint2m_verify.documents.base import Document, FileRef, encode
+from mint2m_verify.documents.inputs import (
+    ClaimScope,
+    HardwareClass,
+    OptimizerContract,
+    PrefixGradient,
+    Source,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorCheck:
+    id: str
+    status: Literal["passed", "blocked"]
+    pointer: str | None
+    expected: str | None
+    actual: str | None
+    hint: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doctor(Document):
+    """Every prerequisite checked; `primary_failure` is the first blocked check in the fixed order."""
+
+    NAME: ClassVar[str] = "doctor"
+
+    scope: Literal["checkout", "run", "validation"]
+    tool_version: str
+    status: Literal["passed", "blocked"]
+    checks: tuple[DoctorCheck, ...]
+    primary_failure: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedResource:
+    kind: Literal["ray", "placement-group", "actor", "process", "directory"]
+    name: str
+    id: str | None
+    pid: int | None
+    start_ticks: int | None
+    node_ip: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnershipEvent(Document):
+    """One line of the append-only journal; `previous_sha256` is the SHA-256 of the line before, newline excluded."""
+
+    NAME: ClassVar[str] = "ownership-event"
+
+    sequence: int
+    previous_sha256: str | None
+    time: str
+    plan_sha256: str
+    execution_id: str
+    event: Literal["opened", "intent", "created", "released", "absent", "closed", "cleanup-failed"]
+    resource: OwnedResource | None
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseEvidence:
+    """What one phase saw on one rank. Which members a phase must have is fixed by `mint2m_verify.phases`."""
+
+    runtime_identity_sha256: str | None = None
+    source_sha256: str | None = None
+    backend: Literal["gloo", "nccl"] | None = None
+    world_size: int | None = None
+    context_parallel: int | None = None
+    expert_parallel: int | None = None
+    weights_sha256: str | None = None
+    adapter_sha256: str | None = None
+    tensors: int | None = None
+    parameters: int | None = None
+    trainable_parameters: int | None = None
+    prompt_tokens: int | None = None
+    chunks: int | None = None
+    page_rows: int | None = None
+    page_bytes: int | None = None
+    pages_sha256: str | None = None
+    forward_nonce: str | None = None
+    response: int | None = None
+    response_tokens: int | None = None
+    scored_tokens: int | None = None
+    loss: float | None = None
+    clipped_low: int | None = None
+    clipped_high: int | None = None
+    kl: float | None = None
+    max_ratio_deviation: float | None = None
+    backward_calls: int | None = None
+    row_difference: float | None = None
+    rows_compared: int | None = None
+    gradient_pages_released: int | None = None
+    finalize_calls: int | None = None
+    gradient_norm: float | None = None
+    clip_coefficient: float | None = None
+    optimizer_contract: OptimizerContract | None = None
+    optimizer_steps: int | None = None
+    gradients_zeroed: bool | None = None
+    collectives: int | None = None
+    ledger_sha256: str | None = None
+    peak_memory_bytes: int | None = None
+
+    OPTIONAL: ClassVar[frozenset[str]]
+
+
+# Every member is left out of the JSON where it is None: phases differ in what they see.
+PhaseEvidence.OPTIONAL = frozenset(member.name for member in fields(PhaseEvidence))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseRecord:
+    """One phase of one rank; `previous_sha256` chains it to the record before."""
+
+    sequence: int
+    phase: str
+    started_at: str
+    ended_at: str
+    previous_sha256: str
+    files: tuple[FileRef, ...]
+    evidence: PhaseEvidence
+
+    def record_sha256(self) -> str:
+        """What the next record's `previous_sha256` must be."""
+        return sha256_hex(canonical(encode(self)))
+
+
+def chain_start(*, execution_id: str, plan_sha256: str, rank: int) -> str:
+    """`previous_sha256` of a rank's first record: it ties the chain to one execution of one plan on one rank."""
+    return sha256_hex(canonical({"execution_id": execution_id, "plan_sha256": plan_sha256, "rank": rank}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlacement:
+    planned_node_ip: str
+    planned_slot: int
+    observed_node_ip: str
+    observed_slot: int
+    observed_accelerator: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankCleanup:
+    session_closed: bool
+    groups_destroyed: bool
+    actor_absent: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSession:
+    rank: int
+    world_size: int
+    actor: str
+    actor_id: str
+    pid: int
+    placement: RankPlacement
+    phases: tuple[PhaseRecord, ...]
+    cleanup: RankCleanup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSessions(Document):
+    """Each rank's phases in order."""
+
+    NAME: ClassVar[str] = "rank-sessions"
+
+    plan_sha256: str
+    execution_id: str
+    ranks: tuple[RankSession, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseScores:
+    """One response by token; the lists cover the scored tokens, which start at `first_scored`."""
+
+    response: int
+    tokens: tuple[int, ...]
+    first_scored: int
+    policy: tuple[float, ...]
+    old: tuple[float, ...]
+    ref: tuple[float, ...] | None
+    loss: tuple[float, ...]
+    clipped_low: int
+    clipped_high: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores(Document):
+    """Scores and losses by token, and the aggregated loss."""
+
+    NAME: ClassVar[str] = "scores"
+
+    plan_sha256: str
+    execution_id: str
+    rewards: tuple[float, ...]
+    advantages: tuple[float, ...]
+    old_source: Source
+    ref_source: Source | None
+    responses: tuple[ResponseScores, ...]
+    loss: float
+    kl: float | None
+    clipped_low: int
+    clipped_high: int
+    scored_tokens: int
+    gradient_norm: float
+    clip_coefficient: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiptFiles:
+    doctor: FileRef
+    plan: FileRef
+    ownership: FileRef
+    rank_sessions: FileRef
+    scores: FileRef
+    gradient: FileRef
+    optimizer_after: FileRef
+    checkpoint_manifest: FileRef
+    adapter_before_manifest: FileRef
+    adapter_manifest: FileRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiptCleanup:
+    coordinator_absent: bool
+    placement_group_absent: bool
+    actors_absent: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingReceipt(Document):
+    """One GRPO update: what ran, bound to every file it left."""
+
+    NAME: ClassVar[str] = "training-receipt"
+
+    run_id: str
+    plan_sha256: str
+    execution_id: str
+    claim_scope: ClaimScope
+    hardware_class: HardwareClass
+    started_at: str
+    ended_at: str
+    world_size: int
+    group_size: int
+    prompt_tokens: int
+    chunk_tokens: int
+    prefix_gradient: PrefixGradient
+    response_backwards: int
+    prefix_backwards: int
+    finalize_calls: int
+    optimizer_steps: int
+    signal: Literal["signal", "no-signal"]
+    max_row_difference: float | None
+    loss: float
+    gradient_norm: float
+    clip_coefficient: float
+    files: ReceiptFiles
+    cleanup: ReceiptCleanup

@@ -1,0 +1,127 @@
+"""JSON Schema 2020-12: one schema per document type and major version, all bundled, none ever fetched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mint2m_verify.canonical import JsonValue, parse
+from mint2m_verify.files import read_once
+from mint2m_verify.finding import Finding, FindingError, Report, Requirement, Standing, found
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+    from referencing import Registry
+
+_ZERO_DIGEST = "0" * 64
+
+
+def schema_directory() -> Path:
+    """Where the schemas lie: inside the installed package, or at the root of a source checkout."""
+    here = Path(__file__).resolve().parent
+    packaged = here / "schemas"
+    return packaged if packaged.is_dir() else here.parents[1] / "schemas"
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The document types this tool reads, e.g. `plan`, sorted."""
+    found_names = sorted(path.name.removesuffix(".v1.json") for path in schema_directory().glob("*.v1.json"))
+    return tuple(name for name in found_names if name != "common")
+
+
+def schema_text(name: str) -> str:
+    """The schema of document type `name`, as published; raises `FindingError` (`schema.unknown`)."""
+    if name != "common" and name not in names():
+        raise FindingError(found("schema.unknown", expected=", ".join(names()), actual=name))
+    return (schema_directory() / f"{name}.v1.json").read_text(encoding="utf-8")
+
+
+def check(value: JsonValue, name: str, *, file: str) -> tuple[Finding, ...]:
+    """Where `value` breaks the schema `name`, in document order; empty where it holds.
+
+    The member `schema` is looked at first: a document of another type yields that one finding only.
+    """
+    declared = value.get("schema") if isinstance(value, dict) else None
+    if declared != f"mint2m.{name}/v1":
+        shown = declared if isinstance(declared, str) else None
+        return (found("schema.unknown", file=file, pointer="/schema", expected=f"mint2m.{name}/v1", actual=shown),)
+    return tuple(_faults(value, name, file=file))
+
+
+def check_file(path: Path) -> Report:
+    """`mint2m schema check FILE`: hold one document against the schema that it names, and nothing more."""
+    name, findings = str(path), tuple[Finding, ...]()
+    try:
+        value = parse(read_once(path), file=name)
+        declared = value.get("schema") if isinstance(value, dict) else None
+        kind = str(declared).removeprefix("mint2m.").removesuffix("/v1")
+        if kind not in names():
+            shown = declared if isinstance(declared, str) else None
+            findings = (
+                found(
+                    "schema.unknown",
+                    file=name,
+                    pointer="/schema",
+                    expected="a type of `mint2m schema list`",
+                    actual=shown,
+                ),
+            )
+        else:
+            findings = check(value, kind, file=name)
+    except FindingError as fault:
+        findings = (fault.finding,)
+    row = Requirement(
+        required="the document keeps to its schema",
+        found=f"{len(findings)} faults" if findings else kind,
+        standing=Standing.FAILED if findings else Standing.CHECKED,
+    )
+    return Report(
+        subject=name,
+        command="schema check",
+        requirements=(row,),
+        findings=findings,
+        not_checked=("who wrote the document, and whether what it says is true",),
+    )
+
+
+def _faults(value: JsonValue, name: str, *, file: str) -> Iterator[Finding]:
+    errors = sorted(_validator(name).iter_errors(value), key=lambda error: [str(part) for part in error.absolute_path])
+    for error in errors:
+        pointer = "".join(f"/{_escape(str(part))}" for part in error.absolute_path)
+        if isinstance(error.instance, str) and error.instance.removeprefix("sha256:") == _ZERO_DIGEST:
+            yield found("schema.placeholder", file=file, pointer=pointer, actual=error.instance)
+        else:
+            yield found("schema.invalid", file=file, pointer=pointer, actual=_shorten(error.message))
+
+
+@cache
+def _validator(name: str) -> Validator:
+    from jsonschema import Draft202012Validator  # imported late: commands that check no document start faster
+
+    return Draft202012Validator(
+        json.loads(schema_text(name)),
+        registry=_registry(),
+        format_checker=Draft202012Validator.FORMAT_CHECKER,
+    )
+
+
+@cache
+def _registry() -> Registry[object]:
+    from referencing import Registry, Resource
+
+    resources = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(schema_directory().glob("*.json")))
+    registry: Registry[object] = Registry()
+    # No `retrieve`: a reference outside these raises instead of reaching for a network.
+    return registry.with_resources((schema["$id"], Resource.from_contents(schema)) for schema in resources)
+
+
+def _escape(part: str) -> str:
+    return part.replace("~", "~0").replace("/", "~1")
+
+
+def _shorten(message: str, limit: int = 200) -> str:
+    return message if len(message) <= limit else message[: limit - 1] + "…"
