@@ -10,9 +10,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Hashable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, ClassVar, Self, TypeVar
 
 from mint2m_verify import schema
@@ -22,6 +20,9 @@ from mint2m_verify.finding import FindingError
 T = TypeVar("T")
 
 _SCALARS = (bool, int, float, str)
+
+#: Annotations of each dataclass, resolved once.
+_MEMBERS: dict[type, dict[str, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class Document:
             canonical_form: machine-made documents must be their own RFC 8785 form; False for those that people write.
 
         Raises:
-            FindingError: the first `json.*` or `schema.*` fault; `faults` gives all of them.
+            FindingError: the first `json.*` or `schema.*` fault.
         """
         value = parse(raw, file=file, canonical_form=canonical_form)
         for fault in schema.check(value, cls.NAME, file=file):
@@ -81,7 +82,7 @@ class Document:
 
 
 def encode(value: object) -> JsonValue:
-    """A dataclass, tuple or scalar as JSON; members that are `absent by None` stay only where the schema names null."""
+    """A dataclass, tuple or scalar as JSON; a member named in `OPTIONAL` is left out where it is None."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         optional: frozenset[str] = getattr(value, "OPTIONAL", frozenset())
         return {
@@ -108,10 +109,11 @@ def decode(cls: type[T], value: JsonValue) -> T:
     return cls(**members)
 
 
-@cache
-def _members(cls: Hashable) -> dict[str, Any]:
-    hints = typing.get_type_hints(cls)
-    return {member.name: hints[member.name] for member in dataclasses.fields(cls)}
+def _members(cls: type) -> dict[str, Any]:
+    if cls not in _MEMBERS:
+        hints = typing.get_type_hints(cls)
+        _MEMBERS[cls] = {member.name: hints[member.name] for member in dataclasses.fields(cls)}
+    return _MEMBERS[cls]
 
 
 def _convert(annotation: Any, value: JsonValue) -> Any:

@@ -152,7 +152,7 @@ class PrefixOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryOptions:
-    """Bounds on working memory: tokens per piece of the LM head, queries per attention tile, tokens per expert batch."""
+    """Bounds on working memory: tokens a piece of the LM head, queries an attention tile, tokens an expert batch."""
 
     head_tokens: int
     query_tile: int
