@@ -1,0 +1,75 @@
+"""Everything a developer, CI or a curious stranger runs: each session sets up what it needs by itself."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import nox
+
+nox.options.sessions = ["lint", "types", "light", "tests"]
+nox.options.reuse_venv = "yes"
+nox.options.error_on_missing_interpreters = True
+
+#: Pinned versions; a stranger's first install is the one that was tested.
+CONSTRAINTS = ("-c", "constraints.txt")
+
+#: One thread a rank: two ranks share a two-core machine, and results must not depend on a thread count.
+QUIET = {"TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Train, sign and verify one small run on this machine."""
+    session.install("-e", ".[trainer]", *CONSTRAINTS)
+    output = _fresh("out", "demo")
+    key = output.with_name(f"{output.name}-release")
+    session.run("mint2m", "keys", "new", str(key))
+    session.run("mint2m", "run", "--deployment", "local", "--key", f"{key}.key", "--output", str(output), env=QUIET)
+    session.run("mint2m", "verify", "run", str(output), "--key", f"{key}.pub")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """The test suite without its heavy cases; `nox -s tests -- -m slow` runs those."""
+    session.install("-e", ".[dev]", *CONSTRAINTS)
+    session.run("pytest", *(session.posargs or ["-m", "not slow"]), env=QUIET)
+
+
+@nox.session
+def light(session: nox.Session) -> None:
+    """An install without extras verifies, plans and examines, with no torch, ray or megatron in the environment."""
+    session.install(".", "pytest", *CONSTRAINTS)
+    session.run("pytest", "tests/light", env={"MINT2M_LIGHT": "1"})
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style and format."""
+    session.install("ruff", *CONSTRAINTS)
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """mypy strict over the command line and the verifier."""
+    session.install(".", "mypy", "types-jsonschema", *CONSTRAINTS)
+    session.run("mypy")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measurements, each against something measured beside it; `-- NAME` chooses some."""
+    session.install("-e", ".[dev]", *CONSTRAINTS)
+    chosen = session.posargs or sorted(path.stem for path in Path("tests/benchmarks").glob("bench_*.py"))
+    for name in chosen:
+        session.run("python", f"tests/benchmarks/{name}.py", env=QUIET)
+
+
+def _fresh(parent: str, name: str) -> Path:
+    """A path that does not exist yet: evidence is never overwritten."""
+    candidates = (Path(parent) / (name if n == 1 else f"{name}-{n}") for n in itertools.count(1))
+    path = next(candidate for candidate in candidates if not candidate.exists())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
