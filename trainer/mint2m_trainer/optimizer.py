@@ -21,8 +21,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from mint2m_verify.documents import OptimizerContract
+
 #: Added to the norm in the clip coefficient, as `torch.nn.utils.clip_grad_norm_` does.
 NORM_EPS = 1e-6
+
+#: The contract of the reviewed 2M run, with the state whole on each rank.
+STANDARD_CONTRACT = OptimizerContract(
+    name="adam",
+    lr=1e-4,
+    min_lr=0.0,
+    beta1=0.9,
+    beta2=0.999,
+    eps=1e-8,
+    weight_decay=0.01,
+    decoupled_weight_decay=True,
+    clip_grad=1.0,
+    schedule="constant",
+    distributed_optimizer=False,
+    state_dtype="float32",
+)
 
 T = TypeVar("T")
 
@@ -37,24 +55,6 @@ class OptimizerError(RuntimeError):
         self.field = field
         self.expected = expected
         self.actual = actual
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerContract:
-    """What one step does. Weight decay is decoupled (AdamW) and the schedule constant, always."""
-
-    name: str = "adam"
-    lr: float = 1e-4
-    min_lr: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.01
-    decoupled_weight_decay: bool = True
-    clip_grad: float = 1.0
-    schedule: str = "constant"
-    distributed_optimizer: bool = False
-    state_dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +107,7 @@ class AdamWStep:
         if not dense_is_replicated:
             raise OptimizerError("dense gradients", expected="replicated over ranks", actual="not replicated")
         if expert_group is None and dist.is_initialized() and dist.get_world_size() > 1:
-            raise OptimizerError(
-                "expert group", expected=f"one of {dist.get_world_size()} ranks", actual="None"
-            )
+            raise OptimizerError("expert group", expected=f"one of {dist.get_world_size()} ranks", actual="None")
         self._params = tuple(params)
         self._contract = contract
         self._group = expert_group
@@ -149,9 +147,7 @@ class AdamWStep:
         groups = self._optimizer.param_groups
         held = [id(p) for group in groups for p in group["params"]]
         if sorted(held) != sorted(id(p) for _, p in self._params):
-            raise OptimizerError(
-                "parameters", expected=f"the {len(self._params)} given", actual=f"{len(held)} others"
-            )
+            raise OptimizerError("parameters", expected=f"the {len(self._params)} given", actual=f"{len(held)} others")
         for switch in ("amsgrad", "maximize", "capturable", "differentiable"):
             if any(group[switch] for group in groups):
                 raise OptimizerError(switch, expected="false", actual="true")
@@ -213,9 +209,7 @@ class AdamWStep:
         observed = self.check()
         for name, p in self._params:
             if p.grad is not None:
-                raise OptimizerError(
-                    f"grad of {name}", expected="None: gradients live in main_grad", actual="a tensor"
-                )
+                raise OptimizerError(f"grad of {name}", expected="None: gradients live in main_grad", actual="a tensor")
         norm = self.gradient_norm()
         if not math.isfinite(norm):
             raise OptimizerError("gradient norm", expected="finite", actual=str(norm))
@@ -255,9 +249,7 @@ class AdamWStep:
             state = self._optimizer.state.get(p, {})
             for moment in ("exp_avg", "exp_avg_sq"):
                 value = state.get(moment)
-                exported[f"{name}.{moment}"] = (
-                    torch.zeros_like(p) if value is None else value.detach().clone()
-                )
+                exported[f"{name}.{moment}"] = torch.zeros_like(p) if value is None else value.detach().clone()
         return exported
 
     @property
@@ -275,9 +267,7 @@ class AdamWStep:
         wanted = {f"{name}.{moment}" for name, _ in self._params for moment in ("exp_avg", "exp_avg_sq")}
         if wanted != tensors.keys():
             differing = sorted(wanted ^ tensors.keys())[0]
-            raise OptimizerError(
-                "state", expected=f"{len(wanted)} moments", actual=f"{differing} missing or extra"
-            )
+            raise OptimizerError("state", expected=f"{len(wanted)} moments", actual=f"{differing} missing or extra")
         if steps < 0:
             raise OptimizerError("state steps", expected=">= 0", actual=str(steps))
         for name, p in self._params:
@@ -303,10 +293,7 @@ class AdamWStep:
         return _DTYPE_NAMES.get(dtype, str(dtype))
 
     def _steps_taken(self) -> int:
-        steps = {
-            int(self._optimizer.state[p]["step"]) if p in self._optimizer.state else 0
-            for _, p in self._params
-        }
+        steps = {int(self._optimizer.state[p]["step"]) if p in self._optimizer.state else 0 for _, p in self._params}
         return _one(steps, "steps")
 
 
