@@ -20,6 +20,8 @@ MODULES = (
     "signature",
     "trust",
     "seal",
+    "tree",
+    "fixture",
 )
 
 

@@ -1,0 +1,157 @@
+"""What the auditor brings: the anchor that a verdict rests on, and what is expected of the evidence.
+
+The rule: acceptance needs something that did not come with the evidence. Without an anchor a run can only be shown
+to agree with itself, and anybody can make a run that agrees with itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from mint2m_verify.canonical import sha256_hex
+from mint2m_verify.finding import Finding, FindingError, found
+from mint2m_verify.signing import PublicKey, parse_public_key
+from mint2m_verify.walk import Progress, ReadFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyAnchor:
+    """The public key of whoever should have signed; `device` and `inode` tell the file from others."""
+
+    path: Path
+    key: PublicKey
+    file_sha256: str
+    device: int
+    inode: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigestAnchor:
+    """A SHA-256 that the auditor got another way.
+
+    For a run: of the seal's DSSE payload. For a checkpoint or a manifest: the root digest, or that of the manifest
+    file. For a receipt: of its file.
+    """
+
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnchor:
+    """Nothing was brought: every check runs, and the verdict is `trust.no-anchor` at best."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistencyOnly:
+    """The auditor asked only whether the evidence agrees with itself."""
+
+
+Anchor: TypeAlias = KeyAnchor | DigestAnchor | NoAnchor | ConsistencyOnly
+
+CONSISTENT_MODE = "consistent, origin unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """Expectations and evaluation time; each None expects nothing.
+
+    `expect_nonce` is the nonce itself, whose SHA-256 the plan holds. `at` is recorded in the report; nothing in
+    key-signed evidence depends on a clock.
+    """
+
+    at: str | None = None
+    expect_plan: str | None = None
+    expect_nonce: str | None = None
+    expect_seal: str | None = None
+    expect_source: str | None = None
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """One --expect option beside what the evidence says."""
+
+    option: str
+    expected: str
+    actual: str | None
+
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?Z")
+
+
+def choose(*, key: Path | None, digest: str | None, consistency_only: bool) -> Anchor:
+    """The anchor that the command line names; at most one.
+
+    Raises:
+        FindingError: `usage.invalid`, `input.missing` or `key.*`.
+    """
+    given = [
+        n for n, v in (("--key", key), ("--digest", digest), ("--consistency-only", consistency_only or None)) if v
+    ]
+    if len(given) > 1:
+        raise FindingError(found("usage.invalid", expected="one anchor", actual=" and ".join(given)))
+    if key is not None:
+        return read_key(key)
+    if digest is not None:
+        return DigestAnchor(sha256=digest_argument(digest, "--digest"))
+    return ConsistencyOnly() if consistency_only else NoAnchor()
+
+
+def read_key(path: Path) -> KeyAnchor:
+    """The public key in `path`, with what tells its file apart from the evidence."""
+    from mint2m_verify.files import read_once
+    from mint2m_verify.signing import KEY_LIMIT
+
+    resolved = path.resolve()
+    if not resolved.exists():
+        raise FindingError(found("input.missing", file=str(path)))
+    raw = read_once(resolved, name=str(path), limit=KEY_LIMIT)
+    status = resolved.stat()
+    return KeyAnchor(
+        path=path,
+        key=parse_public_key(raw, file=str(path)),
+        file_sha256=sha256_hex(raw),
+        device=status.st_dev,
+        inode=status.st_ino,
+    )
+
+
+def digest_argument(value: str, option: str) -> str:
+    """A SHA-256 from the command line; raises `FindingError` (`usage.invalid`)."""
+    if _DIGEST.fullmatch(value) is None or set(value) == {"0"}:
+        raise FindingError(
+            found("usage.invalid", expected=f"{option} with 64 lower-case hexadecimal digits", actual=value)
+        )
+    return value
+
+
+def time_argument(value: str | None, option: str) -> str | None:
+    """A time from the command line, RFC 3339 in UTC; raises `FindingError` (`usage.invalid`)."""
+    if value is not None and _TIME.fullmatch(value) is None:
+        raise FindingError(found("usage.invalid", expected=f"{option} like 2026-01-31T12:00:00Z", actual=value))
+    return value
+
+
+def check_key_outside(anchor: KeyAnchor, root: Path, files: Iterable[ReadFile]) -> Iterator[Finding]:
+    """A key that lies among the files it should vouch for: by path, by hard link or by its bytes."""
+    inside = anchor.path.resolve().is_relative_to(root.resolve())
+    for file in files:
+        same_file = (file.device, file.inode) == (anchor.device, anchor.inode)
+        if same_file or file.entry.sha256 == anchor.file_sha256:
+            yield found("trust.key-inside-evidence", file=file.path, actual=str(anchor.path))
+            return
+    if inside:
+        yield found("trust.key-inside-evidence", file=str(anchor.path), actual=str(anchor.path))
+
+
+def check_expectations(expectations: Iterable[Expectation]) -> Iterator[Finding]:
+    """Where the evidence is about something else than the auditor asked for; what it does not say, it does not meet."""
+    for item in expectations:
+        if item.expected != item.actual:
+            actual = item.actual if item.actual is not None else "not in this evidence"
+            yield found("trust.expectation-mismatch", pointer=item.option, expected=item.expected, actual=actual)

@@ -1,0 +1,143 @@
+"""Where everything lies in a run directory.
+
+The rule: the places are fixed here and never read from the evidence, so a run cannot choose which manifest judges
+which of its trees, or bring a file that nothing checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mint2m_verify.documents import (
+    CheckpointManifest,
+    Deployment,
+    Doctor,
+    Document,
+    FileManifest,
+    ModelManifest,
+    Plan,
+    RankSessions,
+    Rollout,
+    RunProfile,
+    RuntimeIdentity,
+    Scores,
+    TrainingFixture,
+    TrainingPayload,
+    TrainingReceipt,
+)
+
+SEAL = "attestations/seal.sigstore.json"
+ATTESTATIONS = "attestations/"
+
+DOCTOR = "doctor.json"
+PLAN = "plan.json"
+OWNERSHIP = "ownership.jsonl"
+RECEIPT = "receipt.json"
+RANK_SESSIONS = "artifacts/rank-sessions.json"
+SCORES = "artifacts/scores.json"
+GRADIENT = "artifacts/gradient.safetensors"
+OPTIMIZER_AFTER = "artifacts/optimizer-after.safetensors"
+CHECKPOINT_MANIFEST = "artifacts/checkpoint-manifest.json"
+ADAPTER_MANIFEST = "artifacts/adapter-manifest.json"
+ADAPTER_BEFORE_MANIFEST = "artifacts/adapter-before-manifest.json"
+DEPLOYMENT = "inputs/deployment.json"
+PROFILE = "inputs/profile.json"
+FIXTURE = "inputs/fixture.json"
+PAYLOAD = "inputs/payload.json"
+ROLLOUT = "inputs/rollout.json"
+MODEL_MANIFEST = "inputs/model-manifest.json"
+RUNTIME_IDENTITY = "inputs/runtime-identity.json"
+
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+#: Documents of a run, by path. Those that a person may have written need not be in RFC 8785 form.
+DOCUMENTS: Mapping[str, type[Document]] = {
+    DOCTOR: Doctor,
+    PLAN: Plan,
+    RECEIPT: TrainingReceipt,
+    RANK_SESSIONS: RankSessions,
+    SCORES: Scores,
+    CHECKPOINT_MANIFEST: CheckpointManifest,
+    ADAPTER_MANIFEST: FileManifest,
+    ADAPTER_BEFORE_MANIFEST: FileManifest,
+    DEPLOYMENT: Deployment,
+    PROFILE: RunProfile,
+    FIXTURE: TrainingFixture,
+    PAYLOAD: TrainingPayload,
+    ROLLOUT: Rollout,
+    MODEL_MANIFEST: ModelManifest,
+    RUNTIME_IDENTITY: RuntimeIdentity,
+}
+WRITTEN_BY_PEOPLE = frozenset({DEPLOYMENT, PROFILE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreePlace:
+    """A directory whose files a manifest covers; `optional` ones may lie outside the run directory instead."""
+
+    prefix: str
+    manifest: str
+    stage: str
+    root_fault: str
+    optional: bool = False
+
+
+TREES = (
+    TreePlace(
+        prefix="checkpoint/",
+        manifest=CHECKPOINT_MANIFEST,
+        stage="checkpoint",
+        root_fault="receipt.checkpoint-root-mismatch",
+    ),
+    TreePlace(
+        prefix="adapter/", manifest=ADAPTER_MANIFEST, stage="checkpoint", root_fault="receipt.adapter-root-mismatch"
+    ),
+    TreePlace(
+        prefix="artifacts/adapter-before/",
+        manifest=ADAPTER_BEFORE_MANIFEST,
+        stage="materialize",
+        root_fault="receipt.adapter-before-root-mismatch",
+    ),
+    TreePlace(
+        prefix="inputs/model/",
+        manifest=MODEL_MANIFEST,
+        stage="materialize",
+        root_fault="plan.model-root-mismatch",
+        optional=True,
+    ),
+)
+
+#: A given policy adapter, copied beside the other inputs; sealed file by file.
+ADAPTER_INITIAL = "inputs/adapter-initial/"
+
+#: Every other file that a run directory may hold, all sealed by path.
+SEALED_FILES = frozenset({*DOCUMENTS, OWNERSHIP, GRADIENT, OPTIMIZER_AFTER})
+REQUIRED_FILES = SEALED_FILES
+
+_JSON_LIMIT = 64 << 20
+_TENSOR_LIMIT = 1 << 30
+_KEPT_TENSORS = frozenset(
+    {GRADIENT, OPTIMIZER_AFTER, f"adapter/{ADAPTER_WEIGHTS}", f"artifacts/adapter-before/{ADAPTER_WEIGHTS}"}
+)
+_KEPT_JSON = frozenset(
+    {*DOCUMENTS, OWNERSHIP, SEAL, f"adapter/{ADAPTER_CONFIG}", f"artifacts/adapter-before/{ADAPTER_CONFIG}"}
+)
+
+
+def kept_bytes(path: str) -> int:
+    """Largest size at which the file's bytes are kept for parsing; 0 for files that are only hashed."""
+    if path in _KEPT_TENSORS:
+        return _TENSOR_LIMIT
+    return _JSON_LIMIT if path in _KEPT_JSON else 0
+
+
+def tree_of(path: str) -> TreePlace | None:
+    """The tree that `path` lies in, if any."""
+    return next((place for place in TREES if path.startswith(place.prefix)), None)
+
+
+def has_place(path: str) -> bool:
+    """Whether a run directory may hold `path` outside its trees and its attestations."""
+    return path in SEALED_FILES or (path.startswith(ADAPTER_INITIAL) and "/" not in path.removeprefix(ADAPTER_INITIAL))

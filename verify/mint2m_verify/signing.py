@@ -1,0 +1,166 @@
+"""Keys and raw signatures: P-256 (ECDSA with SHA-256) and Ed25519, nothing else.
+
+The rule: a key is known by the SHA-256 of its SubjectPublicKeyInfo (DER), never by a name or a file. Names can be
+copied; and with two accepted algorithms each signature has exactly one way to be checked, chosen by the key that the
+auditor holds and never by what the evidence says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TypeAlias
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+
+from mint2m_verify.files import read_once
+from mint2m_verify.finding import FindingError, found
+
+PublicKey: TypeAlias = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
+PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+
+#: A PEM key is a few hundred bytes; anything much longer is another kind of file.
+KEY_LIMIT = 64 << 10
+
+_ACCEPTED = "a P-256 or Ed25519 key in PEM"
+
+
+def public_key_der(key: PublicKey) -> bytes:
+    """SubjectPublicKeyInfo of `key`, DER."""
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def public_key_pem(key: PublicKey) -> bytes:
+    """SubjectPublicKeyInfo of `key`, PEM: what `NAME.pub` holds."""
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def key_id(key: PublicKey) -> str:
+    """SHA-256 of the key's SubjectPublicKeyInfo, lower-case hexadecimal."""
+    return hashlib.sha256(public_key_der(key)).hexdigest()
+
+
+def parse_public_key(raw: bytes, *, file: str) -> PublicKey:
+    """The public key in PEM bytes; raises `FindingError` (`key.malformed`, `key.unsupported`)."""
+    try:
+        key = load_pem_public_key(raw)
+    except UnsupportedAlgorithm as fault:
+        raise FindingError(found("key.unsupported", file=file, expected=_ACCEPTED, actual=str(fault))) from fault
+    except ValueError as fault:
+        raise FindingError(found("key.malformed", file=file, expected=_ACCEPTED)) from fault
+    if isinstance(key, ed25519.Ed25519PublicKey):
+        return key
+    if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
+        return key
+    raise FindingError(found("key.unsupported", file=file, expected=_ACCEPTED, actual=_kind(key)))
+
+
+def load_public_key(path: Path) -> PublicKey:
+    """The public key in the PEM file `path`; raises `FindingError` (`input.missing`, `file.*`, `key.*`)."""
+    return parse_public_key(_read_key(path), file=str(path))
+
+
+def load_private_key(path: Path) -> PrivateKey:
+    """The private key in the PEM file `path`, without a passphrase.
+
+    Raises:
+        FindingError: `input.missing`, `file.*`, `key.malformed`, `key.encrypted` or `key.unsupported`.
+    """
+    raw = _read_key(path)
+    shown = str(path)
+    try:
+        key = load_pem_private_key(raw, password=None)
+    except TypeError as fault:  # what the library raises for an encrypted key without a passphrase
+        raise FindingError(found("key.encrypted", file=shown)) from fault
+    except UnsupportedAlgorithm as fault:
+        raise FindingError(found("key.unsupported", file=shown, expected=_ACCEPTED, actual=str(fault))) from fault
+    except ValueError as fault:
+        raise FindingError(found("key.malformed", file=shown, expected=_ACCEPTED)) from fault
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        return key
+    if isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1):
+        return key
+    raise FindingError(found("key.unsupported", file=shown, expected=_ACCEPTED, actual=_kind(key)))
+
+
+def new_private_key() -> PrivateKey:
+    """A fresh P-256 key: the common denominator of every verifier of these formats."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def new_key_pair(name: str) -> tuple[Path, Path]:
+    """Write `NAME.key` (mode 0600) and `NAME.pub`; neither may exist.
+
+    Raises:
+        FindingError: `file.exists` or `file.unwritable`; a half-made pair is removed again.
+    """
+    private_path, public_path = Path(f"{name}.key"), Path(f"{name}.pub")
+    key = new_private_key()
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    _create(private_path, secret, mode=0o600)
+    try:
+        _create(public_path, public_key_pem(key.public_key()), mode=0o644)
+    except FindingError:
+        private_path.unlink()
+        raise
+    return private_path, public_path
+
+
+def sign_bytes(message: bytes, key: PrivateKey) -> bytes:
+    """The signature of `message`: DER ECDSA with SHA-256, or raw Ed25519."""
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        return key.sign(message)
+    return key.sign(message, ec.ECDSA(hashes.SHA256()))
+
+
+def verify_bytes(message: bytes, signature: bytes, key: PublicKey) -> bool:
+    """Whether `signature` is `key`'s over `message`."""
+    try:
+        if isinstance(key, ed25519.Ed25519PublicKey):
+            key.verify(signature, message)
+        else:
+            key.verify(signature, message, ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _read_key(path: Path) -> bytes:
+    # A path on the command line may be a link: the auditor chose it. Evidence never comes through here.
+    resolved = path.resolve()
+    if not resolved.exists():
+        raise FindingError(found("input.missing", file=str(path)))
+    return read_once(resolved, name=str(path), limit=KEY_LIMIT)
+
+
+def _create(path: Path, raw: bytes, *, mode: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    except FileExistsError as fault:
+        raise FindingError(found("file.exists", file=str(path))) from fault
+    except OSError as fault:
+        raise FindingError(found("file.unwritable", file=str(path), actual=fault.strerror)) from fault
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(raw)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as fault:
+        path.unlink(missing_ok=True)
+        raise FindingError(found("file.unwritable", file=str(path), actual=fault.strerror)) from fault
+
+
+def _kind(key: object) -> str:
+    curve = getattr(key, "curve", None)
+    return type(key).__name__.strip("_") if curve is None else f"an elliptic-curve key on {curve.name}"
