@@ -22,6 +22,9 @@ MODULES = (
     "seal",
     "tree",
     "fixture",
+    "prerequisite",
+    "execution",
+    "ownership",
 )
 
 

@@ -1,0 +1,195 @@
+"""Findings of the doctor: what a deployment still lacks. All are about the operator's own input and block, never fail."""
+
+from __future__ import annotations
+
+from mint2m_verify.catalogue.entry import Entry
+from mint2m_verify.finding import Verdict
+
+_PACKAGES = ("torch", "megatron-core", "ray", "psutil")
+
+
+def _blocked(id: str, message: str, explanation: str, hint: str | None = None) -> Entry:
+    return Entry(id=id, verdict=Verdict.BLOCKED, message=message, explanation=explanation, hint=hint)
+
+
+ENTRIES = (
+    *(
+        _blocked(
+            f"{package}.package-missing",
+            f"{package} is not installed",
+            f"Training needs {package}; verification does not. The doctor looks at installed metadata and imports nothing.",
+            "pip install 'mint2m[trainer]'",
+        )
+        for package in _PACKAGES
+    ),
+    *(
+        _blocked(
+            f"{package}.package-version",
+            f"{package} has a version that this trainer was not made for",
+            f"The trainer extra states the range of {package} that it was tested with; another one may compute something else.",
+            "pip install 'mint2m[trainer]'",
+        )
+        for package in _PACKAGES
+    ),
+    _blocked(
+        "platform.unsupported",
+        "this operating system cannot run ranks",
+        "Ranks are identified through /proc and pidfd, which only Linux has. Verification works elsewhere.",
+    ),
+    _blocked(
+        "deployment.unreadable",
+        "the deployment cannot be read",
+        "The file is missing, not regular, or not strict JSON. The checks that depend on it were not made.",
+    ),
+    _blocked(
+        "deployment.invalid",
+        "the deployment breaks its schema",
+        "The pointer says which member. See `mint2m schema show deployment` and docs/runbook.md.",
+    ),
+    _blocked(
+        "deployment.wrong-kind",
+        "the deployment is of another kind",
+        "Training takes kind `training` with a training fixture; the validation stages take kind `validation`.",
+    ),
+    _blocked(
+        "image.placeholder-digest",
+        "the image digest is all zeros",
+        "The digest in the template stands for a value that nobody filled in. It identifies no image.",
+        "write the digest of the image your workers run",
+    ),
+    _blocked(
+        "image.missing",
+        "this hardware class needs an image by digest",
+        "On a cluster the image digest is the only name for what the workers run, and each node advertises it as a resource.",
+        "name the image and its sha256 digest",
+    ),
+    _blocked(
+        "profile.missing",
+        "no run profile is given",
+        "The deployment names none and --profile was not used. Every number of a run comes from its profile.",
+        "name a profile in the deployment, or give --profile",
+    ),
+    _blocked(
+        "profile.conflict",
+        "--profile differs from the deployment's profile",
+        "The deployment binds a profile by SHA-256, and the one on the command line is another. Which one was meant?",
+    ),
+    _blocked("profile.unreadable", "the profile cannot be read", "The file is missing, not regular, or not strict JSON."),
+    _blocked(
+        "profile.hash-mismatch",
+        "the profile is not the one that the deployment binds",
+        "The SHA-256 of the file differs from the deployment's. One of them was changed without the other.",
+    ),
+    _blocked(
+        "profile.invalid",
+        "the profile breaks its schema",
+        "The pointer says which member. See `mint2m schema show run-profile`.",
+    ),
+    _blocked(
+        "profile.unsupported",
+        "the profile asks for what this trainer does not do",
+        "Tensor and pipeline parallelism are 1; context and expert parallelism equal the world size; an option that would have no\n"
+        "effect is refused instead of ignored.",
+    ),
+    _blocked(
+        "topology.mismatch",
+        "world size is not nodes times accelerators",
+        "Each accelerator of each node gets exactly one rank, so the product is the world size.",
+    ),
+    _blocked(
+        "model.snapshot-missing",
+        "the model snapshot is not there",
+        "The path in the deployment is not a directory that can be read, or holds something that is no regular file.",
+    ),
+    _blocked(
+        "model.manifest-mismatch",
+        "the snapshot's files are not those of the manifest",
+        "The snapshot was hashed and its model-manifest has another SHA-256 than the deployment says: a file was added, removed or\n"
+        "changed, or the manifest is of another snapshot. `mint2m model manifest DIR` writes the manifest of what is there.",
+    ),
+    _blocked(
+        "model.config-invalid",
+        "the snapshot's config.json is not understood",
+        "The memory plan needs the numbers in it, and the trainer would refuse it for the same reason.",
+    ),
+    _blocked("adapter.missing", "the initial adapter is not there", "The deployment names a PEFT adapter directory that cannot be read."),
+    _blocked(
+        "fixture.placeholder-hash",
+        "the fixture hash is all zeros",
+        "The hash in the template stands for a value that nobody filled in; it binds no fixture.",
+        "write the SHA-256 of your training fixture",
+    ),
+    _blocked("fixture.unreadable", "the training fixture cannot be read", "The fixture or a file it names is missing or not regular."),
+    _blocked(
+        "runtime-identity.missing",
+        "this hardware class needs a runtime identity",
+        "On a cluster the operator states what the workers run, and every rank compares itself with that.",
+    ),
+    _blocked(
+        "runtime-identity.mismatch",
+        "this installation is not the runtime identity of the deployment",
+        "Interpreter, platform, package versions, source or image digest differ from the file that the deployment names.",
+    ),
+    _blocked("sbom.missing", "this hardware class needs an SBOM", "The deployment names no readable SPDX document of the image."),
+    _blocked("image-provenance.missing", "this hardware class needs image provenance", "The deployment names no readable provenance file."),
+    _blocked(
+        "authorization.missing",
+        "this hardware class needs an authorization grant",
+        "The deployment names no readable grant. Declaring oneself authorized is not a grant.",
+    ),
+    _blocked(
+        "output.unwritable",
+        "the output directory cannot be written",
+        "The run directory, or the nearest existing directory above it, is missing, not a directory, or not writable.",
+    ),
+    _blocked(
+        "output.not-empty",
+        "the output directory is not empty",
+        "Evidence is never overwritten or mixed with that of another run.",
+        "give --output a new directory",
+    ),
+    _blocked(
+        "output.inside-checkout",
+        "the output directory lies inside the source tree",
+        "On a cluster, files that a run writes must not change the source that the run is identified by.",
+    ),
+    _blocked(
+        "output.space",
+        "there is not enough free disk space",
+        "The estimate covers checkpoint, adapter, gradient and copies of the inputs.",
+    ),
+    _blocked(
+        "memory.does-not-fit",
+        "the memory plan does not fit a rank",
+        "Planned bytes of the fullest rank exceed the profile's rank_bytes, or what this machine has for all its ranks. Lower the\n"
+        "context, the chunk or the LoRA rank, or use more ranks. `mint2m plan` shows the bytes by category.",
+    ),
+    _blocked(
+        "signer.unusable",
+        "the signing key cannot be used",
+        "The key is missing, encrypted, or neither P-256 nor Ed25519. A run that cannot be sealed is not started.",
+    ),
+    _blocked(
+        "scope.none",
+        "no claim scope fits this hardware class and length",
+        "What a receipt may be used for comes from a closed list. On h20-4x8 a training run is the 2,097,152-token execution; shorter\n"
+        "lengths are parity stages of the validation chain.",
+    ),
+    _blocked(
+        "checkout.schema-invalid",
+        "a schema of the source tree is broken",
+        "Every file in schemas/ must be a valid JSON Schema 2020-12 with its own $id.",
+    ),
+    _blocked("checkout.package-missing", "a package of the source tree is missing", "The directory is not a mint2m checkout, or not a whole one."),
+    _blocked(
+        "checkout.constraints-missing",
+        "a dependency is not pinned",
+        "constraints.txt pins every dependency of pyproject.toml, so that two installs are the same.",
+    ),
+    _blocked(
+        "doctor.scope-unsupported",
+        "this doctor scope is not available",
+        "The validation chain (kernel, nccl, actor, parity, scale) is not part of this version. `run` and `checkout` are.",
+    ),
+    _blocked("doctor.option-missing", "this doctor scope needs another option", "Scope `run` needs --deployment."),
+)
