@@ -21,7 +21,10 @@ ASKED = "brass lanterns"
 SPLITS = ((1, 3), (3, 1), (2, 2))
 TOTAL = 4
 
-_HEADER = "THE LEDGER OF THE HARBOUR STORE\nEvery entry names its day, its account, what was put on the shelves and how many.\n\n"
+_HEADER = (
+    "THE LEDGER OF THE HARBOUR STORE\n"
+    "Every entry names its day, its account, what was put on the shelves and how many.\n\n"
+)
 _FILL = "Carried over "
 
 
