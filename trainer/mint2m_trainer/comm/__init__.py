@@ -1,0 +1,1 @@
+"""Process groups, collectives with autograd, and a ledger of every collective."""

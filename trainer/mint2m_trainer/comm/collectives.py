@@ -1,0 +1,116 @@
+"""Collectives with autograd. Backward is a collective too, in the same order on every rank.
+
+Sums over ranks are made in rank order, one addition after another, so a gradient does not depend on the
+library's reduction tree. Shares may be uneven: every rank passes its own rows and the counts of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from mint2m_trainer.comm.groups import Comm
+from mint2m_trainer.comm.ledger import Tag
+
+
+def gather_rows(local: Tensor, counts: Sequence[int], comm: Comm, tag: Tag, name: str) -> Tensor:
+    """All ranks' rows in rank order; differentiable.
+
+    Args:
+        local: [n, ...]; the first `counts[rank]` rows count, a ghost row behind them does not.
+        counts: rows of each rank.
+
+    Returns:
+        [sum(counts), ...] on every rank. Its gradient returns to the owners, summed in rank order.
+    """
+    return _GatherRows.apply(local, tuple(counts), comm, tag, name)
+
+
+def collect_rows(local: Tensor, counts: Sequence[int], comm: Comm, tag: Tag, name: str) -> Tensor:
+    """`gather_rows` without autograd."""
+    mine = local[: counts[comm.rank]]
+    comm.ledger.record(tag, f"{name}.gather", mine.numel() * mine.element_size())
+    if comm.size == 1:
+        return mine.contiguous()
+    width = max(counts)
+    padded = local.new_zeros(width, *local.shape[1:])
+    padded[: mine.shape[0]] = mine
+    every = [torch.empty_like(padded) for _ in range(comm.size)]
+    dist.all_gather(every, padded, group=comm.group)
+    return torch.cat([rows[:count] for rows, count in zip(every, counts, strict=True)])
+
+
+def return_rows(grad: Tensor, counts: Sequence[int], comm: Comm, tag: Tag, name: str) -> Tensor:
+    """Each rank's rows of the ranks' sum of `grad` [sum(counts), ...]: [counts[rank], ...], rank order."""
+    comm.ledger.record(tag, f"{name}.return", grad.numel() * grad.element_size())
+    if comm.size == 1:
+        return grad.contiguous()
+    mine = counts[comm.rank]
+    received = grad.new_empty(comm.size * mine, *grad.shape[1:])
+    dist.all_to_all_single(
+        received, grad.contiguous(), [mine] * comm.size, list(counts), group=comm.group
+    )
+    total = received[:mine].clone()
+    for rank in range(1, comm.size):
+        total += received[rank * mine : (rank + 1) * mine]
+    return total
+
+
+def exchange_rows(
+    x: Tensor, *, received: Sequence[int], sent: Sequence[int], comm: Comm, tag: Tag, name: str
+) -> Tensor:
+    """All-to-all of rows, differentiable: `sent[r]` rows of `x` go to rank r, `received[r]` come from it."""
+    return _ExchangeRows.apply(x, tuple(received), tuple(sent), comm, tag, name)
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, local: Tensor, counts: tuple[int, ...], comm: Comm, tag: Tag, name: str
+    ) -> Tensor:
+        ctx.rows, ctx.counts, ctx.comm, ctx.tag, ctx.name = local.shape[0], counts, comm, tag, name
+        return collect_rows(local, counts, comm, tag, name)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        mine = return_rows(grad, ctx.counts, ctx.comm, ctx.tag, ctx.name)
+        if mine.shape[0] == ctx.rows:
+            return mine, None, None, None, None
+        padded = mine.new_zeros(ctx.rows, *mine.shape[1:])  # a ghost row is outside the result
+        padded[: mine.shape[0]] = mine
+        return padded, None, None, None, None
+
+
+class _ExchangeRows(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        received: tuple[int, ...],
+        sent: tuple[int, ...],
+        comm: Comm,
+        tag: Tag,
+        name: str,
+    ) -> Tensor:
+        ctx.received, ctx.sent, ctx.comm, ctx.tag, ctx.name = received, sent, comm, tag, name
+        return _exchange(x, received, sent, comm, tag, f"{name}.forward")
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        back = _exchange(grad, ctx.sent, ctx.received, ctx.comm, ctx.tag, f"{ctx.name}.backward")
+        return back, None, None, None, None, None
+
+
+def _exchange(
+    x: Tensor, received: tuple[int, ...], sent: tuple[int, ...], comm: Comm, tag: Tag, name: str
+) -> Tensor:
+    comm.ledger.record(tag, name, x.numel() * x.element_size())
+    if comm.size == 1:
+        return x.view_as(x)
+    result = x.new_empty(sum(received), *x.shape[1:])
+    dist.all_to_all_single(result, x.contiguous(), list(received), list(sent), group=comm.group)
+    return result

@@ -1,0 +1,87 @@
+"""The process groups of one update: context parallel = expert parallel = world; tensor and pipeline are 1.
+
+`Comm` carries the group, this rank's place in it and the ledger. Opening starts torch.distributed and megatron's
+parallel state, closing ends both; the two are paired by the owner of the update.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from mint2m_trainer import compat  # first: it must precede megatron
+from mint2m_trainer.comm.ledger import Ledger, Tag
+
+from megatron.core import parallel_state  # isort: skip
+
+
+class CommFault(Exception):
+    """Ranks did not take the same collective steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comm:
+    """One rank's view of the context-parallel group."""
+
+    group: dist.ProcessGroup
+    rank: int
+    size: int
+    ledger: Ledger
+
+    def agree(self, phase: str) -> None:
+        """Compare the ranks' ledgers.
+
+        Raises:
+            CommFault: naming the ranks whose sequence differs from rank 0's.
+        """
+        mine = bytes.fromhex(self.ledger.digest())
+        local = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(compat.device())
+        every = [torch.empty_like(local) for _ in range(self.size)]
+        dist.all_gather(every, local, group=self.group)
+        others = [rank for rank, digest in enumerate(every) if not torch.equal(digest, every[0])]
+        if others:
+            raise CommFault(f"{phase}: collectives of ranks {others} differ from rank 0")
+        self.ledger.record(Tag(phase=phase), "agree", local.numel())
+
+
+def open_comm(
+    *, rank: int, world_size: int, master_address: str, master_port: int, timeout_seconds: float = 1800.0
+) -> Comm:
+    """Start torch.distributed and megatron's groups on this rank.
+
+    Raises:
+        CommFault: a process group is open already; two updates never share one.
+    """
+    if dist.is_initialized():
+        raise CommFault("torch.distributed is initialized already")
+    if not 0 <= rank < world_size:
+        raise CommFault(f"rank {rank} is outside a world of {world_size}")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    dist.init_process_group(
+        compat.backend(),
+        init_method=f"tcp://{master_address}:{master_port}",
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=timeout_seconds),
+    )
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=1,
+        pipeline_model_parallel_size=1,
+        context_parallel_size=world_size,
+        expert_model_parallel_size=world_size,
+    )
+    return Comm(
+        group=parallel_state.get_context_parallel_group(), rank=rank, size=world_size, ledger=Ledger()
+    )
+
+
+def close_comm() -> None:
+    """End what `open_comm` started; harmless when nothing is open."""
+    if parallel_state.model_parallel_is_initialized():
+        parallel_state.destroy_model_parallel()
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,1 @@
+"""The GLM-MoE-DSA model, built from megatron-core modules."""

@@ -1,0 +1,85 @@
+"""Canonical LoRA: one adapter for each projection of the Hugging Face model, never merged.
+
+Megatron fuses gate and up into one weight; the adapters stay apart, each adding to its own rows, so that names and
+gradients are those of a PEFT adapter. The update `s (x A^T) B^T` is computed in the adapter's dtype and only its
+sum with the base output is cast: merging into a bfloat16 weight would round the adapter away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class LoraFault(Exception):
+    """An adapter does not fit the model."""
+
+
+class Lora(nn.Module):
+    """A [rank, in] and B [out, rank] of one projection; rows [start, start + out) of its fused weight."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        rows: slice,
+        columns: int,
+        rank: int,
+        alpha: float,
+        base: nn.Parameter,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.projection = name
+        self.rows = rows
+        self.scale = alpha / rank
+        self.enabled = True
+        self.A = nn.Parameter(torch.zeros(rank, columns, dtype=dtype, device=base.device))
+        self.B = nn.Parameter(torch.zeros(rows.stop - rows.start, rank, dtype=dtype, device=base.device))
+        for parameter in (self.A, self.B):
+            # Megatron keeps expert gradients apart by this mark; without it they are summed over EP ranks.
+            parameter.allreduce = getattr(base, "allreduce", True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The adapter's part of the output, [..., out], in the adapter's dtype."""
+        down = torch.nn.functional.linear(x.to(self.A.dtype), self.A)  # [..., rank]
+        return torch.nn.functional.linear(down, self.B) * self.scale
+
+
+class AdaptedOutput:
+    """A forward hook that adds a module's adapters to its output."""
+
+    def __init__(self, adapters: Sequence[Lora], rows: int) -> None:
+        self._adapters = tuple(adapters)
+        self._whole = len(adapters) == 1 and adapters[0].rows == slice(0, rows)
+
+    def __call__(self, _module: nn.Module, inputs: tuple[Any, ...], output: tuple[Tensor, Any]) -> Any:
+        if not self._adapters[0].enabled:
+            return output
+        x, (base, bias) = inputs[0], output
+        if self._whole:
+            return (base + self._adapters[0](x)).to(base.dtype), bias
+        total = base.to(torch.promote_types(base.dtype, self._adapters[0].A.dtype))
+        parts, end = [], 0
+        for adapter in self._adapters:  # in order of rows
+            parts.append(total[..., end : adapter.rows.start])
+            parts.append(total[..., adapter.rows] + adapter(x))
+            end = adapter.rows.stop
+        parts.append(total[..., end:])
+        return torch.cat(parts, dim=-1).to(base.dtype), bias
+
+
+def fresh_a(name: str, rank: int, columns: int) -> Tensor:
+    """A new A, [rank, columns] float32: Kaiming-uniform with a = sqrt(5), seeded by the projection's global name.
+
+    The seed makes it the same under every layout; torch's own generator would depend on the order of building.
+    """
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1
+    generator = torch.Generator().manual_seed(seed)
+    bound = math.sqrt(6 / ((1 + 5) * columns))
+    return (torch.rand(rank, columns, generator=generator, dtype=torch.float32) * 2 - 1) * bound

@@ -1,0 +1,290 @@
+"""One update's passes over the prefix: capture, score, replay, reverse, in that order.
+
+A session owns the pages, their gradient and the kept decisions of one prompt under one set of weights. Passes out
+of order, pages captured under other weights and pages changed behind its back are refused: each would give a
+gradient of another function without any sign of it in losses or log-probs.
+
+The conventional mode runs the same model without pages, each response over the whole sequence under plain
+autograd. It is the baseline that `exact` must equal.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from mint2m_trainer.comm.collectives import collect_rows
+from mint2m_trainer.comm.groups import Comm
+from mint2m_trainer.comm.ledger import Tag
+from mint2m_trainer.kernels import Kernels
+from mint2m_trainer.model.glm import PrefixModel
+from mint2m_trainer.model.seam import FreshChoice, Passage, Prefix, Tape
+from mint2m_trainer.prefix.decisions import Decisions
+from mint2m_trainer.prefix.layout import Layout, Share, Span
+from mint2m_trainer.prefix.reverse import ReverseReport, reverse_prefix
+from mint2m_trainer.prefix.store import ChunkRows, PageShape, PrefixFault, RowStore, Witness
+from mint2m_trainer.prefix.view import PrefixView
+
+Mode = Literal["exact", "detached", "conventional"]
+Progress = Callable[[int, int], None]
+
+
+class Stage(enum.IntEnum):
+    """Where a session stands; it only moves forward."""
+
+    NEW = 0
+    CAPTURED = 1
+    SCORING = 2
+    REPLAYING = 3
+    REVERSED = 4
+    CLOSED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalLoss:
+    """A response's loss on one rank.
+
+    `total` is the weighted sum over this rank's tokens, on the graph; `tokens` [n, C] are per-token values to
+    keep, detached, in columns that the caller knows.
+    """
+
+    total: Tensor
+    tokens: Tensor
+
+
+class LossOf(Protocol):
+    """Turns this rank's log-probs into its part of the loss."""
+
+    def __call__(self, logp: Tensor, local: slice) -> LocalLoss:
+        """`logp` [n] are those of response tokens `local`; n may be 0."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """One response after its backward: log-probs [R] and kept values [R, C] of all its tokens, on every rank."""
+
+    logp: Tensor
+    tokens: Tensor
+    backward_calls: int
+
+
+class Session:
+    """See the module; one instance per prompt and set of weights."""
+
+    def __init__(
+        self,
+        *,
+        model: Callable[..., Tensor | None],
+        inner: PrefixModel,
+        comm: Comm,
+        kernels: Kernels,
+        layout: Layout,
+        store: RowStore,
+        decisions: Decisions,
+        mode: Mode,
+        prompt: Tensor,
+        responses: Sequence[Tensor],
+        weights: Callable[[], str],
+        label: str = "policy",
+    ) -> None:
+        """Bind a session.
+
+        Args:
+            model: what to call: the model or its DDP wrapper.
+            inner: the model itself.
+            prompt: [P] int64; responses: each [R] int64, R >= 1.
+            weights: the digest of the weights now; pages are valid under one value only.
+            label: names the session's passes in the ledger.
+        """
+        if prompt.numel() < 1 or not responses or min(len(r) for r in responses) < 1:
+            raise PrefixFault("a session needs a prompt and responses of at least one token")
+        self._model, self._inner, self._comm, self._kernels = model, inner, comm, kernels
+        self._layout, self._store, self._decisions, self._mode = layout, store, decisions, mode
+        self._prompt, self._responses = prompt, tuple(responses)
+        self._weights, self._label = weights, label
+        self._stage = Stage.NEW
+        self._digest = ""
+        self._witness: Witness | None = None
+        self._replayed: set[int] = set()
+
+    @property
+    def chunks(self) -> tuple[Span, ...]:
+        """Spans of the prefix: all prompt tokens but the last, which is replayed with each response."""
+        return () if self._mode == "conventional" else self._layout.chunks(self._prompt.numel() - 1)
+
+    @property
+    def witness(self) -> Witness:
+        """The pages as they should be."""
+        if self._witness is None:
+            raise PrefixFault("the prefix was not captured")
+        return self._witness
+
+    @torch.no_grad()
+    def capture(self, progress: Progress = lambda _done, _total: None) -> Witness:
+        """Run the prefix once, without autograd, and keep its rows."""
+        self._enter({Stage.NEW}, Stage.CAPTURED)
+        self._digest = self._weights()
+        for span in self.chunks:
+            tape = self._decisions.recorder(span.index) if self._mode == "exact" else FreshChoice()
+            passage = self._run_chunk(span, tape, f"{self._label}.capture", self._view(exact=False))
+            rows = tuple(layer.rows for layer in passage.layers)
+            self._store.append(span, ChunkRows(rows=rows, keys=tuple(layer.keys for layer in passage.layers)))
+            progress(span.stop, self._prompt.numel() - 1)
+        self._witness = self._store.witness()
+        return self._witness
+
+    @torch.no_grad()
+    def score(self, response: int) -> Tensor:
+        """log p of each token of a response, [R] on every rank, without autograd."""
+        self._enter({Stage.CAPTURED, Stage.SCORING}, Stage.SCORING)
+        self._check()
+        logp, share, first = self._forward(response, f"{self._label}.score", exact=False)
+        return self._collect(logp, share, first, f"{self._label}.score")
+
+    def replay(self, response: int, loss_of: LossOf) -> ReplayResult:
+        """Run a response with autograd and go backward; gradient lands in adapters and, if exact, in pages."""
+        self._enter({Stage.CAPTURED, Stage.SCORING, Stage.REPLAYING}, Stage.REPLAYING)
+        self._check()
+        if response in self._replayed:
+            raise PrefixFault(f"response {response} was replayed already")
+        self._replayed.add(response)
+        phase = f"{self._label}.grpo-{response}"
+        logp, share, first = self._forward(response, phase, exact=self._mode == "exact")
+        counts = _response_counts(share, first)
+        count, offset = counts[self._comm.rank], max(share.offset, first) - first
+        local = logp[share.count - count : share.count]  # [n]
+        loss = loss_of(local, slice(offset, offset + count))
+        # Every rank goes backward through its whole graph, a ghost with a zero, so that collectives pair up.
+        (loss.total + logp.sum() * 0.0).backward()
+        columns = torch.cat([local.detach().unsqueeze(1), loss.tokens], dim=1)  # [n, 1 + C]
+        every = collect_rows(columns, counts, self._comm, Tag(phase=phase), "tokens")
+        return ReplayResult(logp=every[:, 0], tokens=every[:, 1:], backward_calls=1)
+
+    def reverse(self, progress: Progress = lambda _done, _total: None) -> ReverseReport:
+        """Carry the pages' gradient back through the prefix; exact only.
+
+        Raises:
+            PrefixFault: a response is missing, or a recomputed row differs from its stored row.
+        """
+        self._enter({Stage.REPLAYING}, Stage.REVERSED)
+        if self._mode != "exact":
+            raise PrefixFault(f"a {self._mode} session has no reverse pass")
+        self._check()
+        if len(self._replayed) != len(self._responses):
+            raise PrefixFault(f"{len(self._replayed)} of {len(self._responses)} responses were replayed")
+        return reverse_prefix(
+            chunks=self.chunks,
+            store=self._store,
+            decisions=self._decisions,
+            layout=self._layout,
+            comm=self._comm,
+            recompute=lambda span, tape: self._run_chunk(
+                span, tape, f"{self._label}.reverse", self._view(exact=True)
+            ),
+            progress=progress,
+            phase=f"{self._label}.reverse",
+        )
+
+    def close(self) -> None:
+        """Drop pages and decisions; harmless twice."""
+        self._stage = Stage.CLOSED
+        self._decisions.clear()
+        for span in reversed(self.chunks):
+            if self._store.length == span.stop:
+                for layer in range(self._inner.spec.layers):
+                    self._store.take_grad(layer, span)
+                self._store.release(span)
+
+    def _enter(self, allowed: set[Stage], stage: Stage) -> None:
+        if self._stage not in allowed:
+            raise PrefixFault(f"{stage.name.lower()} after {self._stage.name.lower()}")
+        self._stage = stage
+
+    def _check(self) -> None:
+        """Pages must be those captured, and under these weights."""
+        if self._store.witness() != self._witness:
+            raise PrefixFault("pages changed since they were captured")
+        if self._weights() != self._digest:
+            raise PrefixFault("pages were captured under other weights")
+
+    def _view(self, *, exact: bool) -> PrefixView:
+        return PrefixView(self._store, exact=exact)
+
+    def _run_chunk(self, span: Span, tape: Tape, phase: str, prefix: Prefix) -> Passage:
+        share = self._layout.share(span)
+        passage = self._passage(share, phase, prefix, tape, rows=True)
+        self._model(self._tokens(share, self._prompt[span.start : span.stop]), passage)
+        return passage
+
+    def _forward(self, response: int, phase: str, *, exact: bool) -> tuple[Tensor, Share, int]:
+        """Local log-probs [T], the share they belong to, and the index in its span of the first response token."""
+        tail = self._responses[response]
+        if self._mode == "conventional":
+            tokens, first, prefix = torch.cat([self._prompt, tail[:-1]]), self._prompt.numel() - 1, None
+            start = 0
+        else:
+            tokens, first = torch.cat([self._prompt[-1:], tail[:-1]]), 0
+            prefix, start = self._view(exact=exact), self._prompt.numel() - 1
+        span = Span(index=len(self.chunks), start=start, stop=start + tokens.numel())
+        share = self._layout.share(span)
+        passage = self._passage(share, phase, prefix, FreshChoice(), rows=False)
+        targets = torch.cat([tokens[1:], tail[-1:]])
+        logp = self._model(self._tokens(share, tokens), passage, self._tokens(share, targets))
+        if logp is None:
+            raise PrefixFault("the model gave no log-probs")
+        return logp, share, first
+
+    def _collect(self, logp: Tensor, share: Share, first: int, phase: str) -> Tensor:
+        counts = _response_counts(share, first)
+        local = logp[share.count - counts[self._comm.rank] : share.count]  # [n]
+        return collect_rows(local, counts, self._comm, Tag(phase=phase), "scores")
+
+    def _passage(
+        self, share: Share, phase: str, prefix: Prefix | None, tape: Tape, *, rows: bool
+    ) -> Passage:
+        offset = share.offset if share.count else 0  # a ghost stands at the span's first position
+        start = share.span.start + offset
+        positions = torch.arange(start, start + share.rows, device=self._prompt.device)  # [T] int64
+        return Passage(
+            phase=phase,
+            share=share,
+            positions=positions,
+            rotation=self._inner.rotary.rotation(positions, self._inner.dtype),
+            prefix=prefix,
+            tape=tape,
+            comm=self._comm,
+            kernels=self._kernels,
+            keep_rows=rows,
+            rows_only=rows,
+        )
+
+    def _tokens(self, share: Share, tokens: Tensor) -> Tensor:
+        """This rank's tokens of a span, [T]; a ghost repeats the span's first."""
+        return tokens[share.local] if share.count else tokens[:1]
+
+
+def page_shape(model: PrefixModel) -> PageShape:
+    """The pages of one model."""
+    spec = model.spec
+    exact = torch.float64 if model.dtype == torch.float64 else torch.float32
+    return PageShape(
+        row_width=spec.row_width,
+        key_widths=tuple(spec.index_width if spec.full_indexer(n) else 0 for n in range(spec.layers)),
+        dtype=model.dtype,
+        grad_dtype=exact,
+    )
+
+
+def _response_counts(share: Share, first: int) -> tuple[int, ...]:
+    """Response tokens of each rank when the span's first `first` tokens are prompt."""
+    counts, offset = [], 0
+    for count in share.counts:
+        counts.append(max(offset + count - max(offset, first), 0))
+        offset += count
+    return tuple(counts)
