@@ -1,0 +1,196 @@
+"""The bytes that one update needs on its fullest rank, by category, before anything is allocated.
+
+The rule: what grows with the prompt is counted exactly (pages, gradient pages, decisions, weights, LoRA and its
+state), and what is bounded by a chunk, a tile or a response is bounded from above. Without a plan that is right
+about the first kind a run of hours would end in the memory of one rank; the second kind does not decide.
+
+Nothing here is measured, and the interpreter and its libraries (about 0.4 GiB a rank) are not counted.
+
+Legend: P prompt tokens, T tokens of one pass on one rank, K kept rows a query, D row width, r LoRA rank.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mint2m_verify.documents import RunProfile
+from mint2m_verify.documents.plan import MemoryCategory, MemoryItem
+from mint2m_verify.finding import Finding, found
+from mint2m_verify.model_numbers import ModelNumbers
+
+_ID_BYTES = 4  # selected positions and expert ids are kept as int32
+
+_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
+
+#: Every CP rank holds all rows in this version of the trainer; becomes True when pages are sharded.
+PAGES_ARE_SHARDED = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """Planned bytes of the fullest rank, by category, and what one prompt token costs on the rank that holds it."""
+
+    items: tuple[MemoryItem, ...]
+    page_bytes_per_token: int
+    gradient_page_bytes_per_token: int
+    decision_bytes_per_token: int
+
+    @property
+    def total(self) -> int:
+        return sum(item.bytes for item in self.items)
+
+    def bytes_of(self, category: MemoryCategory) -> int:
+        """Planned bytes of one category."""
+        return next(item.bytes for item in self.items if item.category == category)
+
+
+def plan_memory(model: ModelNumbers, profile: RunProfile, *, sharded_pages: bool = PAGES_ARE_SHARDED) -> MemoryPlan:
+    """The plan of one rank under `profile`.
+
+    Args:
+        sharded_pages: each CP rank holds the rows of its own tokens; else every rank holds all of them. Decisions
+            always lie with the rank that made them.
+    """
+    topology, prefix = profile.topology, profile.prefix
+    base = _DTYPE_BYTES[profile.model.dtype]
+    state = 8 if profile.model.dtype == "float64" else 4  # LoRA, its gradients and gradient pages: fp32 or fp64
+    cp, ep = topology.context_parallel, topology.expert_parallel
+    exact, stored = prefix.gradient == "exact", prefix.decisions == "store"
+
+    captured = profile.context.prompt_tokens - 1  # the last prompt token is replayed with each response
+    own = math.ceil(captured / cp)
+    held = own if sharded_pages else captured
+    page = base * (model.layers * model.row_width + model.full_indexers * model.index_width)
+    gradient_page = state * model.layers * model.row_width if exact else 0
+    decision = 0
+    if exact and stored:
+        kept = model.full_indexers * model.index_top_k + model.sparse_layers * model.experts_per_token
+        decision = _ID_BYTES * kept
+
+    lora = _lora_elements(model, profile)
+    items = (
+        ("weights", _weight_bytes(model, base, ep)),
+        ("lora", state * lora),
+        ("gradients", 2 * state * lora),  # main_grad, and its clipped copy during the step
+        ("optimizer", 2 * state * lora),  # exp_avg and exp_avg_sq
+        ("pages", page * held),
+        ("gradient-pages", gradient_page * held),
+        ("decisions", decision * own),
+        ("activations", _activation_bytes(model, profile, base, captured)),
+        ("communication", _communication_bytes(model, profile, base)),
+    )
+    return MemoryPlan(
+        items=tuple(MemoryItem(category=_category(name), bytes=count) for name, count in items),
+        page_bytes_per_token=page,
+        gradient_page_bytes_per_token=gradient_page,
+        decision_bytes_per_token=decision,
+    )
+
+
+def check_memory(plan: MemoryPlan, *, available_bytes: int, source: str) -> tuple[Finding, ...]:
+    """A finding where the plan does not fit.
+
+    Args:
+        available_bytes: what one rank may use.
+        source: where that number comes from, for the reader (`profile /memory/rank_bytes`).
+    """
+    if plan.total <= available_bytes:
+        return ()
+    largest = max(plan.items, key=lambda item: item.bytes)
+    return (
+        found(
+            "memory.does-not-fit",
+            pointer=source,
+            expected=f"at most {available_bytes} bytes a rank",
+            actual=f"{plan.total} bytes, of which {largest.category} {largest.bytes}",
+        ),
+    )
+
+
+def pass_tokens(profile: RunProfile) -> int:
+    """Tokens of the largest pass on one rank: a chunk's share, or the last prompt token and a response's share."""
+    cp = profile.topology.context_parallel
+    chunk = min(profile.prefix.chunk_tokens, profile.context.prompt_tokens - 1)
+    return max(math.ceil(chunk / cp), math.ceil((profile.context.max_response_tokens + 1) / cp), 1)
+
+
+def _category(name: str) -> MemoryCategory:
+    match name:
+        case "weights" | "lora" | "gradients" | "optimizer" | "pages":
+            return name
+        case "gradient-pages" | "decisions" | "activations" | "communication":
+            return name
+        case _:
+            raise ValueError(f"no memory category {name}")
+
+
+def _share(copies: int, ranks: int) -> int:
+    """The largest share of `copies` things dealt over ranks."""
+    return math.ceil(copies / ranks)
+
+
+def _weight_bytes(model: ModelNumbers, base: int, ep: int) -> int:
+    """Frozen weights: experts of this rank, everything else whole. Router and indexer head weights stay fp32."""
+    total = 0
+    for matrix in model.matrices():
+        per_copy = matrix.rows * matrix.columns * (max(base, 4) if matrix.fp32 else base)
+        if matrix.family == "expert":
+            total += per_copy * model.sparse_layers * _share(model.experts, ep)
+        else:
+            total += per_copy * matrix.copies
+    return total
+
+
+def _lora_elements(model: ModelNumbers, profile: RunProfile) -> int:
+    """Elements of A and B on the fullest rank."""
+    ep, total = profile.topology.expert_parallel, 0
+    for matrix in model.matrices():
+        if matrix.family is None or matrix.family not in profile.lora.families:
+            continue
+        copies = matrix.copies
+        if matrix.family == "expert":
+            copies = model.sparse_layers * _share(model.experts, ep)
+        total += profile.lora.rank * (matrix.rows + matrix.columns) * copies
+    return total
+
+
+def _activation_bytes(model: ModelNumbers, profile: RunProfile, base: int, captured: int) -> int:
+    """An upper bound of what one pass keeps for its backward, and of the largest transient beside it."""
+    tokens, rank = pass_tokens(profile), profile.lora.rank
+    attention = (
+        4 * model.hidden  # residual stream and normed input, before attention and before the MLP
+        + 2 * model.q_rank
+        + 2 * model.heads * (model.query_width + model.row_width)  # queries, then absorbed into latent width
+        + 2 * model.heads * model.kv_rank  # latent output of attention and its gradient
+        + model.heads * model.value_width
+        + 2 * model.row_width
+        + 5 * rank
+    )
+    dense = model.hidden + 3 * model.dense_width + 3 * rank
+    routed = model.experts_per_token * (2 * model.hidden + 3 * model.expert_width + 3 * rank)
+    shared = model.hidden + 3 * model.expert_width * model.shared_experts + 3 * rank
+    sparse = routed + shared + 2 * model.experts
+    kept = tokens * base * (model.layers * attention + model.dense_layers * dense + model.sparse_layers * sparse)
+    selected = tokens * 8 * model.full_indexers * model.index_top_k  # int64 ids while a pass runs
+
+    tile = min(profile.memory.query_tile, tokens)
+    scoring = tile * 4 * min(captured + tokens, 1 << 13) * (model.index_heads + 1) + tile * 16 * model.index_top_k
+    # Rows of a tile are gathered once forward, and once more with their gradient backward.
+    gathering = 3 * tile * model.index_top_k * model.row_width * max(base, 4)
+    head = 3 * min(profile.memory.head_tokens, profile.context.max_response_tokens + 1) * model.vocab * 4
+    experts = 4 * min(profile.memory.expert_tokens, tokens * model.experts_per_token) * model.expert_width * base
+    return kept + selected + max(scoring, gathering, head, experts)
+
+
+def _communication_bytes(model: ModelNumbers, profile: RunProfile, base: int) -> int:
+    """Buffers of one layer: the experts' all-to-all, sent and received, and the rows of a chunk from all ranks."""
+    if profile.topology.world_size == 1:
+        return 0
+    tokens = pass_tokens(profile)
+    cp = profile.topology.context_parallel
+    # Received tokens may all be for one rank's experts: every rank's tokens at most once for each of its experts.
+    local = min(model.experts_per_token, _share(model.experts, profile.topology.expert_parallel))
+    dispatch = tokens * model.experts_per_token + tokens * cp * local
+    rows = tokens * cp * (model.row_width + model.index_width)
+    return 2 * dispatch * model.hidden * base + 2 * rows * max(base, 4)
