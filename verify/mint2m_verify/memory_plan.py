@@ -12,12 +12,14 @@ Legend: P prompt tokens, T tokens of one pass on one rank, K kept rows a query, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from mint2m_verify.canonical import parse
 from mint2m_verify.documents import RunProfile
+from mint2m_verify.documents.inputs import Context, FixtureShape
 from mint2m_verify.documents.plan import MemoryCategory, MemoryItem
 from mint2m_verify.finding import Finding, found
-from mint2m_verify.model_numbers import ModelNumbers
+from mint2m_verify.model_numbers import ModelNumbers, parse_numbers
 
 _ID_BYTES = 4  # selected positions and expert ids are kept as int32
 
