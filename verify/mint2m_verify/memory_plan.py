@@ -47,7 +47,22 @@ class MemoryPlan:
         return next(item.bytes for item in self.items if item.category == category)
 
 
-def plan_memory(model: ModelNumbers, profile: RunProfile, *, sharded_pages: bool = PAGES_ARE_SHARDED) -> MemoryPlan:
+def plan_memory(config: bytes, profile: RunProfile, shape: FixtureShape) -> tuple[MemoryItem, ...]:
+    """The plan's `memory` member, for the lengths that a fixture has.
+
+    Args:
+        config: the snapshot's `config.json`.
+        shape: of a fixture that fits the profile; its longest response bounds a pass.
+
+    Raises:
+        FindingError: `json.*` or `memory.model-numbers`.
+    """
+    model = parse_numbers(parse(config, file="config.json"), file="config.json")
+    context = Context(prompt_tokens=shape.prompt_tokens, max_response_tokens=max(shape.response_tokens))
+    return rank_memory(model, replace(profile, context=context)).items
+
+
+def rank_memory(model: ModelNumbers, profile: RunProfile, *, sharded_pages: bool = PAGES_ARE_SHARDED) -> MemoryPlan:
     """The plan of one rank under `profile`.
 
     Args:
