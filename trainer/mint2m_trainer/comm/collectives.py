@@ -51,9 +51,7 @@ def return_rows(grad: Tensor, counts: Sequence[int], comm: Comm, tag: Tag, name:
         return grad.contiguous()
     mine = counts[comm.rank]
     received = grad.new_empty(comm.size * mine, *grad.shape[1:])
-    dist.all_to_all_single(
-        received, grad.contiguous(), [mine] * comm.size, list(counts), group=comm.group
-    )
+    dist.all_to_all_single(received, grad.contiguous(), [mine] * comm.size, list(counts), group=comm.group)
     total = received[:mine].clone()
     for rank in range(1, comm.size):
         total += received[rank * mine : (rank + 1) * mine]
@@ -69,9 +67,7 @@ def exchange_rows(
 
 class _GatherRows(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, local: Tensor, counts: tuple[int, ...], comm: Comm, tag: Tag, name: str
-    ) -> Tensor:
+    def forward(ctx: Any, local: Tensor, counts: tuple[int, ...], comm: Comm, tag: Tag, name: str) -> Tensor:
         ctx.rows, ctx.counts, ctx.comm, ctx.tag, ctx.name = local.shape[0], counts, comm, tag, name
         return collect_rows(local, counts, comm, tag, name)
 
@@ -105,9 +101,7 @@ class _ExchangeRows(torch.autograd.Function):
         return back, None, None, None, None, None
 
 
-def _exchange(
-    x: Tensor, received: tuple[int, ...], sent: tuple[int, ...], comm: Comm, tag: Tag, name: str
-) -> Tensor:
+def _exchange(x: Tensor, received: tuple[int, ...], sent: tuple[int, ...], comm: Comm, tag: Tag, name: str) -> Tensor:
     comm.ledger.record(tag, name, x.numel() * x.element_size())
     if comm.size == 1:
         return x.view_as(x)

@@ -48,7 +48,7 @@ class Comm:
 
 
 def open_comm(
-    *, rank: int, world_size: int, master_address: str, master_port: int, timeout_seconds: float = 1800.0
+    *, rank: int, world_size: int, master_address: str, master_port: int, ledger: Ledger, timeout_seconds: float
 ) -> Comm:
     """Start torch.distributed and megatron's groups on this rank.
 
@@ -74,9 +74,8 @@ def open_comm(
         context_parallel_size=world_size,
         expert_model_parallel_size=world_size,
     )
-    return Comm(
-        group=parallel_state.get_context_parallel_group(), rank=rank, size=world_size, ledger=Ledger()
-    )
+    group = parallel_state.get_context_parallel_group()
+    return Comm(group=group, rank=rank, size=world_size, ledger=ledger)
 
 
 def close_comm() -> None:

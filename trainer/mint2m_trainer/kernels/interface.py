@@ -39,9 +39,7 @@ class Candidates:
 class Kernels(Protocol):
     """Chosen by device and dtype; every method is a pure function."""
 
-    def topk(
-        self, q: Tensor, w: Tensor, blocks: Iterable[KeyBlock], qpos: Tensor, k: int
-    ) -> Candidates:
+    def topk(self, q: Tensor, w: Tensor, blocks: Iterable[KeyBlock], qpos: Tensor, k: int) -> Candidates:
         """The k rows of highest index score, `sum_h w_h relu(q_h . key)`, at or before each query.
 
         Args:

@@ -13,17 +13,15 @@ from torch import Tensor
 
 from mint2m_trainer.kernels.interface import EMPTY, Candidates, KeyBlock
 
-#: Elements of the largest temporary of one tile: 8 Mi scores or gathered row entries.
-TILE_ELEMENTS = 1 << 23
-
 
 class TorchKernels:
     """`Kernels` in plain torch operations."""
 
-    def __init__(self, tile_elements: int = TILE_ELEMENTS) -> None:
-        if tile_elements < 1:
-            raise ValueError(f"tile_elements is at least 1, not {tile_elements}")
-        self._tile_elements = tile_elements
+    def __init__(self, *, query_tile: int) -> None:
+        """`query_tile` queries are scored or attended at once."""
+        if query_tile < 1:
+            raise ValueError(f"query_tile is at least 1, not {query_tile}")
+        self._query_tile = query_tile
 
     def topk(self, q: Tensor, w: Tensor, blocks: Iterable[KeyBlock], qpos: Tensor, k: int) -> Candidates:
         best: Candidates | None = None
@@ -42,7 +40,7 @@ class TorchKernels:
         every_row_is_past = bool((qpos.min() >= block.start + rows - 1).item())
         scores = q.new_empty(queries, k, dtype=_score_dtype(q))
         positions = torch.empty(queries, k, dtype=torch.int64, device=q.device)
-        for tile in _tiles(queries, max(self._tile_elements // rows, 1)):
+        for tile in _tiles(queries, self._query_tile):
             score = index_scores(q[tile], w[tile], block.keys)  # [t, S]
             if not every_row_is_past:
                 future = column[None, :] + block.start > qpos[tile][:, None]  # [t, S]
@@ -60,7 +58,7 @@ class TorchKernels:
         queries, heads, _ = q.shape
         out = q.new_empty(queries, heads, value_width)
         lse = q.new_empty(queries, heads, dtype=_score_dtype(q))
-        for tile in self._row_tiles(idx, rows):
+        for tile in _tiles(queries, self._query_tile):
             gathered = _gather(rows, idx[tile])  # [t, K, D]
             logits = _logits(q[tile], gathered, ok[tile], scale)  # [t, H, K]
             lse[tile] = logits.logsumexp(-1)
@@ -83,24 +81,20 @@ class TorchKernels:
         value_width = out.shape[-1]
         grad_q = torch.empty_like(q)
         grad_rows = rows.new_zeros(rows.shape, dtype=exact)
-        for tile in self._row_tiles(idx, rows):
+        for tile in _tiles(q.shape[0], self._query_tile):
             gathered = _gather(rows, idx[tile]).to(exact)  # [t, K, D]
-            queries, grad_out = q[tile].to(exact), grad[tile].to(exact)  # [t, H, D], [t, H, R]
+            q_tile, grad_out = q[tile].to(exact), grad[tile].to(exact)  # [t, H, D], [t, H, R]
             logits = _logits(q[tile], gathered.to(q.dtype), ok[tile], scale)  # [t, H, K]
             weights = (logits - lse[tile].unsqueeze(-1)).exp_()  # [t, H, K]
             mean = (grad_out * out[tile].to(exact)).sum(-1, keepdim=True)  # [t, H, 1]
             grad_logits = torch.bmm(grad_out, gathered[..., :value_width].transpose(1, 2))  # [t, H, K]
             grad_logits = (grad_logits - mean) * weights * scale  # [t, H, K]
             grad_q[tile] = torch.bmm(grad_logits, gathered).to(q.dtype)
-            grad_gathered = torch.bmm(grad_logits.transpose(1, 2), queries)  # [t, K, D]
+            grad_gathered = torch.bmm(grad_logits.transpose(1, 2), q_tile)  # [t, K, D]
             grad_gathered[..., :value_width] += torch.bmm(weights.transpose(1, 2), grad_out)
             # An empty slot's index is a placeholder; its weight is zero, so what it adds is zero.
             grad_rows.index_add_(0, idx[tile].reshape(-1), grad_gathered.flatten(0, 1))
         return grad_q, grad_rows
-
-    def _row_tiles(self, idx: Tensor, rows: Tensor) -> Iterator[slice]:
-        queries, kept = idx.shape
-        return _tiles(queries, max(self._tile_elements // (kept * rows.shape[1]), 1))
 
 
 def index_scores(q: Tensor, w: Tensor, keys: Tensor) -> Tensor:

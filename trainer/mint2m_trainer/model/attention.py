@@ -136,9 +136,7 @@ class PrefixAttention(MLASelfAttention):
             place = used.cumsum(0) - 1  # [start]
             idx = torch.where(before, place[chosen.clamp(0, start - 1)], (chosen - start + ids.numel()).clamp(min=0))
             table = torch.cat([passage.prefix.rows(self._layer, ids), own])  # [U + tokens, D]
-        return SparseAttention.apply(
-            q, table, idx, ok, spec.softmax_scale, spec.kv_rank, passage.kernels
-        )
+        return SparseAttention.apply(q, table, idx, ok, spec.softmax_scale, spec.kv_rank, passage.kernels)
 
 
 class _Scoring:

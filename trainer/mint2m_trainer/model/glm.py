@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from mint2m_trainer import compat  # first: it must precede megatron
 from mint2m_trainer.model.attention import PrefixAttention
 from mint2m_trainer.model.head import selected_logprobs
-from mint2m_trainer.model.lora import AdaptedOutput, Lora, LoraFault, fresh_a
+from mint2m_trainer.model.lora import AdaptedOutput, Lora, LoraFault
 from mint2m_trainer.model.moe import PrefixMoELayer, SigmoidRouter
 from mint2m_trainer.model.names import Projection, projection_names, projections
 from mint2m_trainer.model.position import AngleDtype, RotaryTable
@@ -42,6 +42,14 @@ class LoraPlan:
     projections: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Tokens whose logits exist at once, and tokens that an expert computes at once."""
+
+    head_tokens: int
+    expert_tokens: int
+
+
 class PrefixModel(GPTModel):
     """GLM-MoE-DSA over a resident prefix."""
 
@@ -49,6 +57,7 @@ class PrefixModel(GPTModel):
     seam: Seam
     rotary: RotaryTable
     dtype: torch.dtype
+    bounds: Bounds
 
     def forward(self, tokens: Tensor, passage: Passage, targets: Tensor | None = None) -> Tensor | None:
         """Run this rank's rows of a passage.
@@ -67,7 +76,7 @@ class PrefixModel(GPTModel):
         if targets is None:
             return None
         return selected_logprobs(
-            lambda part: self.output_layer(part)[0], hidden.squeeze(1), targets, self.spec.vocab
+            lambda part: self.output_layer(part)[0], hidden.squeeze(1), targets, self.bounds.head_tokens
         )
 
     @contextmanager
@@ -91,12 +100,13 @@ class PrefixModel(GPTModel):
 
 
 def build_model(
-    spec: ModelSpec, *, world_size: int, dtype: str, angle_dtype: AngleDtype, lora: LoraPlan
+    spec: ModelSpec, *, world_size: int, dtype: str, angle_dtype: AngleDtype, lora: LoraPlan, bounds: Bounds
 ) -> PrefixModel:
     """The model on this rank, base weights uninitialized, adapters zero; `load_snapshot` fills the base.
 
     Args:
         world_size: context-parallel and expert-parallel size.
+        bounds: sizes of the tiles that keep working memory small.
         dtype: of the base: float32, float64 or bfloat16. Adapters are float32, or float64 in float64.
 
     Raises:
@@ -114,32 +124,19 @@ def build_model(
         position_embedding_type="none",
         share_embeddings_and_output_weights=False,
     )
-    model.spec, model.seam, model.dtype = spec, Seam(), DTYPES[dtype]
+    model.spec, model.seam, model.dtype, model.bounds = spec, Seam(), DTYPES[dtype], bounds
     model.rotary = RotaryTable(spec, angle_dtype)
     for module in model.modules():
         if isinstance(module, PrefixAttention):
             module.bind(spec, model.seam, DTYPES[dtype])
         elif isinstance(module, PrefixMoELayer):
-            module.bind(spec, model.seam)
+            module.bind(spec, model.seam, bounds.expert_tokens)
     _set_dtype(model, DTYPES[dtype])
     model.to(compat.device())
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     _attach(model, spec, lora, torch.float64 if dtype == "float64" else torch.float32)
     return model.eval()
-
-
-def projections_called(spec: ModelSpec, leaves: frozenset[str]) -> frozenset[str]:
-    """All projections of the model whose last name is in `leaves` (PEFT's `target_modules`).
-
-    Raises:
-        LoraFault: a name matches nothing.
-    """
-    chosen = frozenset(name for name in projection_names(spec) if name.rsplit(".", 1)[-1] in leaves)
-    unmatched = leaves - {name.rsplit(".", 1)[-1] for name in chosen}
-    if unmatched:
-        raise LoraFault(f"no projection is called {sorted(unmatched)[0]}")
-    return chosen
 
 
 def _config(spec: ModelSpec, *, world_size: int, dtype: str) -> MLATransformerConfig:
@@ -238,12 +235,3 @@ def _attach(model: PrefixModel, spec: ModelSpec, plan: LoraPlan, dtype: torch.dt
         module.adapters = nn.ModuleDict(adapters)
         if parts[0].leaf != "kv_b_proj":  # attention applies the absorbed one itself
             module.register_forward_hook(AdaptedOutput(tuple(adapters.values()), weight.shape[0]))
-
-
-def reset_adapters(model: PrefixModel) -> None:
-    """A fresh adapter: A from its name, B zero, so that the policy equals the base."""
-    with torch.no_grad():
-        for adapter in model.adapters():
-            rank, columns = adapter.A.shape
-            adapter.A.copy_(fresh_a(adapter.projection, rank, columns))
-            adapter.B.zero_()

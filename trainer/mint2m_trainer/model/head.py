@@ -12,19 +12,15 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-#: Logits of one tile: 4 Mi, 16 MiB in float32.
-TILE_LOGITS = 1 << 22
 
-
-def selected_logprobs(
-    project: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, vocab: int
-) -> Tensor:
+def selected_logprobs(project: Callable[[Tensor], Tensor], hidden: Tensor, targets: Tensor, tile_tokens: int) -> Tensor:
     """log p(target) of each token, [T].
 
     Args:
         project: hidden states [t, hidden] to logits [t, V].
         hidden: [T, hidden], after the final norm.
         targets: [T] int64.
+        tile_tokens: tokens whose logits exist at once.
     """
     exact = torch.float64 if hidden.dtype == torch.float64 else torch.float32
 
@@ -32,10 +28,8 @@ def selected_logprobs(
         logits = project(part).to(exact)  # [t, V]
         return torch.log_softmax(logits, dim=-1).gather(-1, wanted.unsqueeze(-1)).squeeze(-1)
 
-    size = max(TILE_LOGITS // vocab, 1)
     parts = []
-    for start in range(0, hidden.shape[0], size):
-        part, wanted = hidden[start : start + size], targets[start : start + size]
+    for part, wanted in zip(hidden.split(tile_tokens), targets.split(tile_tokens), strict=True):
         if torch.is_grad_enabled():
             parts.append(checkpoint(tile, part, wanted, use_reentrant=False, preserve_rng_state=False))
         else:

@@ -207,9 +207,7 @@ def _settings(changes: Mapping[str, Json]) -> dict[str, Json]:
     n = _numbers(settings)
     if "indexer_types" not in changes:
         # Another depth keeps the default's alternation: full, shared, full, ...
-        pattern: list[Json] = [
-            "full" if layer % 2 == 0 else "shared" for layer in range(n["num_hidden_layers"])
-        ]
+        pattern: list[Json] = ["full" if layer % 2 == 0 else "shared" for layer in range(n["num_hidden_layers"])]
         settings["indexer_types"] = pattern
     types = _indexer_types(settings)
     if len(types) != n["num_hidden_layers"] or types[0] != "full" or not set(types) <= {"full", "shared"}:
@@ -222,17 +220,13 @@ def _settings(changes: Mapping[str, Json]) -> dict[str, Json]:
         ("qk_rope_head_dim", "index_head_dim"),
     ):
         if n[smaller] > n[larger]:
-            raise TinyConfigError(
-                f"/{smaller}", expected=f"at most {larger}, {n[larger]}", actual=str(n[smaller])
-            )
+            raise TinyConfigError(f"/{smaller}", expected=f"at most {larger}, {n[larger]}", actual=str(n[smaller]))
     per_group, odd = divmod(n["n_routed_experts"], n["n_group"])
     if odd or (n["n_group"] > 1 and per_group < 2) or n["num_experts_per_tok"] > per_group * n["topk_group"]:
         expected = "equal groups of two or more that hold num_experts_per_tok together"
         raise TinyConfigError("/n_group", expected=expected, actual=str(n["n_group"]))
     if n["qk_rope_head_dim"] % 2:
-        raise TinyConfigError(
-            "/qk_rope_head_dim", expected="an even number", actual=str(n["qk_rope_head_dim"])
-        )
+        raise TinyConfigError("/qk_rope_head_dim", expected="an even number", actual=str(n["qk_rope_head_dim"]))
     return settings
 
 

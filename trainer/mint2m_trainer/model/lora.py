@@ -74,12 +74,13 @@ class AdaptedOutput:
         return torch.cat(parts, dim=-1).to(base.dtype), bias
 
 
-def fresh_a(name: str, rank: int, columns: int) -> Tensor:
-    """A new A, [rank, columns] float32: Kaiming-uniform with a = sqrt(5), seeded by the projection's global name.
+def fresh_a(name: str, *, seed: int, rank: int, columns: int) -> Tensor:
+    """A new A, [rank, columns] float32: Kaiming-uniform with a = sqrt(5), as PEFT starts one.
 
-    The seed makes it the same under every layout; torch's own generator would depend on the order of building.
+    It is drawn from the seed and the projection's global name, so it is the same under every layout; one
+    generator for all would depend on the order of building.
     """
-    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1
-    generator = torch.Generator().manual_seed(seed)
+    mixed = hashlib.sha256(f"{seed}\0{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(mixed[:8], "big") >> 1)
     bound = math.sqrt(6 / ((1 + 5) * columns))
     return (torch.rand(rank, columns, generator=generator, dtype=torch.float32) * 2 - 1) * bound

@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from mint2m_trainer import compat  # noqa: F401  # first: it must precede megatron
 from mint2m_trainer.comm.collectives import exchange_rows
 from mint2m_trainer.model.seam import Seam
 from mint2m_trainer.model.spec import ModelSpec
 
+from megatron.core.transformer.mlp import MLP  # isort: skip
 from megatron.core.transformer.moe.moe_layer import MoELayer  # isort: skip
 from megatron.core.transformer.moe.router import TopKRouter  # isort: skip
 from megatron.core.transformer.moe.token_dispatcher import MoEAlltoAllTokenDispatcher  # isort: skip
@@ -78,9 +80,7 @@ class LedgeredAllToAll(MoEAlltoAllTokenDispatcher):
     def preprocess(self, routing_map: Tensor) -> Tensor:
         passage = self._seam.current()
         # Megatron gathers the counts of all ranks in here.
-        passage.comm.ledger.record(
-            passage.tag(self._layer), "experts.counts", routing_map.shape[1] * 8
-        )
+        passage.comm.ledger.record(passage.tag(self._layer), "experts.counts", routing_map.shape[1] * 8)
         return super().preprocess(routing_map)
 
     def token_dispatch(self, tokens: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,12 +104,31 @@ class LedgeredAllToAll(MoEAlltoAllTokenDispatcher):
     def _splits(self, splits: Any, rows: Tensor) -> list[int]:
         return [rows.shape[0]] if splits is None else [int(count) for count in splits]
 
-    def _maybe_dtoh_and_synchronize(
-        self, point: str, tokens_per_expert: Tensor | None = None
-    ) -> Tensor | None:
+    def _maybe_dtoh_and_synchronize(self, point: str, tokens_per_expert: Tensor | None = None) -> Tensor | None:
         if torch.cuda.is_available():
             return super()._maybe_dtoh_and_synchronize(point, tokens_per_expert)
         return tokens_per_expert
+
+
+class TiledExpert(MLP):
+    """One expert, a tile of its tokens at a time; under autograd a tile's activations are made again in backward."""
+
+    tile_tokens: int
+
+    def forward(self, hidden_states: Tensor, per_token_scale: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        run = super().forward
+        if hidden_states.shape[0] <= self.tile_tokens:
+            return run(hidden_states, per_token_scale)[0], None
+        parts = []
+        for rows, scale in zip(
+            hidden_states.split(self.tile_tokens), per_token_scale.split(self.tile_tokens), strict=True
+        ):
+            if torch.is_grad_enabled():
+                part = checkpoint(run, rows, scale, use_reentrant=False, preserve_rng_state=False)
+            else:
+                part = run(rows, scale)
+            parts.append(part[0])
+        return torch.cat(parts), None
 
 
 class PrefixMoELayer(MoELayer):
@@ -121,9 +140,12 @@ class PrefixMoELayer(MoELayer):
         super().__init__(*args, **kwargs)
         self.token_dispatcher.__class__ = LedgeredAllToAll
 
-    def bind(self, spec: ModelSpec, seam: Seam) -> None:
-        """Attach the model's spec and seam to router and dispatcher."""
+    def bind(self, spec: ModelSpec, seam: Seam, expert_tokens: int) -> None:
+        """Attach the model's spec and seam to router and dispatcher, and bound each expert's batch."""
         self._spec, self._seam = spec, seam
+        for expert in self.experts.local_experts:
+            expert.__class__ = TiledExpert
+            expert.tile_tokens = expert_tokens
         self.router.bind(spec, seam)
         self.token_dispatcher.bind(seam, self.layer_number - 1)
 

@@ -78,9 +78,7 @@ def tensor_shapes(spec: ModelSpec) -> Mapping[str, tuple[int, ...]]:
             continue
         shapes[f"{prefix}.mlp.gate.weight"] = (spec.experts, spec.hidden)
         shapes[f"{prefix}.mlp.gate.e_score_correction_bias"] = (spec.experts,)
-        shapes |= _mlp_shapes(
-            f"{prefix}.mlp.shared_experts", spec.hidden, spec.expert_width * spec.shared_experts
-        )
+        shapes |= _mlp_shapes(f"{prefix}.mlp.shared_experts", spec.hidden, spec.expert_width * spec.shared_experts)
         for expert in range(spec.experts):
             shapes |= _mlp_shapes(f"{prefix}.mlp.experts.{expert}", spec.hidden, spec.expert_width)
     return shapes
@@ -116,9 +114,7 @@ def projections(model: Any, spec: ModelSpec) -> Iterator[Projection]:
         if spec.mlps[index] == "dense":
             yield from _mlp_projections(f"{prefix}.mlp", layer.mlp)
             continue
-        for number, expert in zip(
-            layer.mlp.local_expert_indices, layer.mlp.experts.local_experts, strict=True
-        ):
+        for number, expert in zip(layer.mlp.local_expert_indices, layer.mlp.experts.local_experts, strict=True):
             yield from _mlp_projections(f"{prefix}.mlp.experts.{number}", expert)
         yield from _mlp_projections(f"{prefix}.mlp.shared_experts", layer.mlp.shared_experts)
     yield _whole("lm_head", model.output_layer)

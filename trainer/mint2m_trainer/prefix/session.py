@@ -125,6 +125,10 @@ class Session:
             raise PrefixFault("the prefix was not captured")
         return self._witness
 
+    def pages_sha256(self) -> str:
+        """Digest of the captured rows and keys."""
+        return self._store.content_sha256()
+
     @torch.no_grad()
     def capture(self, progress: Progress = lambda _done, _total: None) -> Witness:
         """Run the prefix once, without autograd, and keep its rows."""
@@ -184,9 +188,7 @@ class Session:
             decisions=self._decisions,
             layout=self._layout,
             comm=self._comm,
-            recompute=lambda span, tape: self._run_chunk(
-                span, tape, f"{self._label}.reverse", self._view(exact=True)
-            ),
+            recompute=lambda span, tape: self._run_chunk(span, tape, f"{self._label}.reverse", self._view(exact=True)),
             progress=progress,
             phase=f"{self._label}.reverse",
         )
@@ -245,9 +247,7 @@ class Session:
         local = logp[share.count - counts[self._comm.rank] : share.count]  # [n]
         return collect_rows(local, counts, self._comm, Tag(phase=phase), "scores")
 
-    def _passage(
-        self, share: Share, phase: str, prefix: Prefix | None, tape: Tape, *, rows: bool
-    ) -> Passage:
+    def _passage(self, share: Share, phase: str, prefix: Prefix | None, tape: Tape, *, rows: bool) -> Passage:
         offset = share.offset if share.count else 0  # a ghost stands at the span's first position
         start = share.span.start + offset
         positions = torch.arange(start, start + share.rows, device=self._prompt.device)  # [T] int64

@@ -92,6 +92,8 @@ class RowStore(Protocol):
 
     def witness(self) -> Witness: ...
 
+    def content_sha256(self) -> str: ...
+
 
 @dataclass(slots=True, kw_only=True)
 class _Page:
@@ -137,9 +139,7 @@ class MemoryRowStore:
     def _check(self, span: Span, rows: ChunkRows) -> None:
         if len(rows.rows) != self._shape.layers or len(rows.keys) != self._shape.layers:
             raise PrefixFault(f"chunk {span.index} has {len(rows.rows)} layers, not {self._shape.layers}")
-        for layer, (row, key, width) in enumerate(
-            zip(rows.rows, rows.keys, self._shape.key_widths, strict=True)
-        ):
+        for layer, (row, key, width) in enumerate(zip(rows.rows, rows.keys, self._shape.key_widths, strict=True)):
             want: list[tuple[Tensor | None, int]] = [(row, self._shape.row_width), (key, width)]
             for tensor, columns in want:
                 if (tensor is None) != (columns == 0):

@@ -1,0 +1,399 @@
+"""One GRPO update on one rank, as a fixed sequence of phases. Nothing here knows of Ray.
+
+The phases are those of `mint2m_verify.phases` for the profile, each runs once and in order, and each returns what
+it saw. A phase that fails ends the update: what is half done cannot be resumed or skipped over. Rank 0 writes the
+artifacts that describe the update, every rank writes its part of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from mint2m_trainer import compat, evidence
+from mint2m_trainer.checkpoint import save_checkpoint
+from mint2m_trainer.comm.groups import Comm, close_comm, open_comm
+from mint2m_trainer.comm.ledger import Ledger
+from mint2m_trainer.kernels import TorchKernels
+from mint2m_trainer.model.glm import Bounds
+from mint2m_trainer.model.policy import Policy, PolicySource, materialize
+from mint2m_trainer.optimizer import NORM_EPS, AdamWStep
+from mint2m_trainer.prefix.decisions import Decisions
+from mint2m_trainer.prefix.layout import Layout
+from mint2m_trainer.prefix.session import Mode, Session, page_shape
+from mint2m_trainer.prefix.store import MemoryRowStore
+from mint2m_trainer.records import Records, write_adapter_copy, write_scores, write_tensors
+from mint2m_trainer.scoring import Group, ResponseOutcome
+from mint2m_verify import layout as places
+from mint2m_verify import phases
+from mint2m_verify.documents import PhaseEvidence, Rollout, RunProfile
+from mint2m_verify.runtime_identity import observe
+
+from megatron.core import parallel_state  # isort: skip
+from megatron.core.distributed import finalize_model_grads  # isort: skip
+
+Progress = Callable[[str, int, int], None]
+T = TypeVar("T")
+
+
+class UpdateFault(Exception):
+    """A phase was asked for out of order, or after a failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankInputs:
+    """What one rank needs. Paths are this machine's; `adapter` None starts a fresh one.
+
+    `baseline` runs each response over the whole sequence instead of a resident prefix. It is for parity only: no
+    profile can ask for it, and it has no phases of the prefix.
+    """
+
+    rank: int
+    world_size: int
+    master_address: str
+    master_port: int
+    run_dir: Path
+    snapshot: Path
+    adapter: Path | None
+    profile: RunProfile
+    rollout: Rollout
+    plan_sha256: str
+    execution_id: str
+    image_digest: str | None
+    baseline: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseOutcome:
+    """A finished phase: what this rank saw, and the files it wrote, relative to the run directory."""
+
+    phase: str
+    evidence: PhaseEvidence
+    files: tuple[str, ...]
+
+
+class Update:
+    """Drives one rank; every rank must run the same phases in the same order."""
+
+    def __init__(self, inputs: RankInputs) -> None:
+        self._inputs, self._profile = inputs, inputs.profile
+        self._check_inputs()
+        expected = phases.expected_phases(inputs.profile)
+        self.phases = tuple(p for p in expected if not (inputs.baseline and p == phases.PREFIX_BACKWARD))
+        self._next, self._failed = 0, False
+        self._ledger = Ledger()
+        self._comm: Comm | None = None
+        self._policy: Policy | None = None
+        self._optimizer: AdamWStep | None = None
+        self._group: Group | None = None
+        self._session: Session | None = None
+        self._outcomes: list[ResponseOutcome] = []
+        self._base_sha256 = ""
+        self._norm = (0.0, 0.0)
+
+    def run(self, phase: str, progress: Progress = lambda _label, _done, _total: None) -> PhaseOutcome:
+        """Run the next phase.
+
+        Raises:
+            UpdateFault: `phase` is not the next one, or an earlier one failed.
+        """
+        if self._failed or self._next >= len(self.phases) or phase != self.phases[self._next]:
+            due = "nothing: the update failed" if self._failed else (*self.phases, "nothing")[self._next]
+            raise UpdateFault(f"phase {phase} is not due; {due} is")
+        self._failed = True  # until the phase has returned
+        seen, files = self._phase(phase, progress)
+        if self._comm is not None:
+            self._comm.agree(phase)
+        summary = self._ledger.summary()
+        seen = replace(
+            seen,
+            collectives=summary.calls,
+            ledger_sha256=summary.digest,
+            peak_memory_bytes=evidence.peak_memory_bytes(),
+        )
+        self._failed, self._next = False, self._next + 1
+        return PhaseOutcome(phase=phase, evidence=seen, files=files)
+
+    def close(self) -> None:
+        """Drop pages and end the process groups; harmless twice."""
+        self._failed = True
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        self._policy = self._optimizer = self._comm = None
+        close_comm()
+
+    def _check_inputs(self) -> None:
+        profile, rollout = self._profile, self._inputs.rollout
+        topology = profile.topology
+        for subject, planned, given in (
+            ("world size", topology.world_size, self._inputs.world_size),
+            ("context parallel", topology.context_parallel, self._inputs.world_size),
+            ("expert parallel", topology.expert_parallel, self._inputs.world_size),
+            ("tensor parallel", topology.tensor_parallel, 1),
+            ("pipeline parallel", topology.pipeline_parallel, 1),
+            ("prompt tokens", profile.context.prompt_tokens, len(rollout.prompt_tokens)),
+            ("group size", profile.group_size, len(rollout.responses)),
+        ):
+            if planned != given:
+                raise UpdateFault(f"{subject}: the profile has {planned}, here it is {given}")
+        longest = max(map(len, rollout.responses))
+        if longest > profile.context.max_response_tokens:
+            raise UpdateFault(f"a response of {longest} tokens exceeds the profile's maximum")
+
+    def _phase(self, phase: str, progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
+        response = phases.response_of(phase)
+        if response is not None:
+            return self._grpo(response, progress), ()
+        steps: Mapping[str, Callable[[str, Progress], tuple[PhaseEvidence, tuple[str, ...]]]] = {
+            phases.BIND: self._bind,
+            phases.INITIALIZE: self._initialize,
+            phases.MATERIALIZE: self._materialize,
+            phases.SCORE_REFERENCE: self._score_reference,
+            phases.CAPTURE_PREFIX: self._capture,
+            phases.SCORE_OLD: self._score_old,
+            phases.PREFIX_BACKWARD: self._reverse,
+            phases.FINALIZE: self._finalize,
+            phases.OPTIMIZER_STEP: self._step,
+            phases.CHECKPOINT: self._checkpoint,
+        }
+        return steps[phase](phase, progress)
+
+    def _bind(self, _phase: str, _progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
+        identity = observe(image_digest=self._inputs.image_digest)
+        return PhaseEvidence(
+            runtime_identity_sha256=identity.sha256,
+            source_sha256=identity.source_sha256,
+            world_size=self._inputs.world_size,
+        ), ()
+
+    def _initialize(self, _phase: str, _progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
+        self._comm = open_comm(
+            rank=self._inputs.rank,
+            world_size=self._inputs.world_size,
+            master_address=self._inputs.master_address,
+            master_port=self._inputs.master_port,
+            ledger=self._ledger,
+            timeout_seconds=self._profile.timeouts_s.phase,
+        )
+        return PhaseEvidence(
+            backend=compat.backend(),
+            world_size=dist.get_world_size(),
+            context_parallel=parallel_state.get_context_parallel_world_size(),
+            expert_parallel=parallel_state.get_expert_model_parallel_world_size(),
+        ), ()
+
+    def _materialize(self, phase: str, _progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
+        profile, comm = self._profile, _there(self._comm)
+        policy = self._policy = materialize(
+            PolicySource(
+                snapshot=self._inputs.snapshot,
+                adapter=self._inputs.adapter,
+                families=profile.lora.families,
+                rank=profile.lora.rank,
+                alpha=profile.lora.alpha,
+                seed=profile.lora.seed,
+                dtype=profile.model.dtype,
+                angle_dtype=profile.model.rope_angle_dtype,
+                bounds=Bounds(head_tokens=profile.memory.head_tokens, expert_tokens=profile.memory.expert_tokens),
+            ),
+            comm,
+        )
+        self._optimizer = AdamWStep(
+            policy.trainable(),
+            profile.optimizer,
+            expert_group=parallel_state.get_expert_model_parallel_group(),
+        )
+        scores = torch.float64 if policy.inner.dtype == torch.float64 else torch.float32
+        self._group = Group(self._inputs.rollout, profile.grpo, scores, compat.device())
+        adapter = policy.adapter_tensors(phase)
+        files: tuple[str, ...] = ()
+        if comm.rank == 0:
+            files = write_adapter_copy(self._records(), "artifacts/adapter-before", adapter)
+        self._base_sha256 = evidence.weights_sha256(policy.inner)
+        held = evidence.base_tensors(policy.inner)
+        return PhaseEvidence(
+            weights_sha256=self._base_sha256,
+            adapter_sha256=evidence.tensors_sha256(adapter),
+            tensors=len(held) + len(policy.trainable()),
+            parameters=sum(tensor.numel() for tensor in held.values()),
+            trainable_parameters=sum(p.numel() for _, p in policy.trainable()),
+        ), files
+
+    def _score_reference(self, _phase: str, progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
+        """The base model scores all responses from pages of its own, which are dropped."""
+        policy, group = _there(self._policy), _there(self._group)
+        session = self._new_session("detached", "reference")
+        try:
+            with policy.inner.base_only():
+                session.capture(lambda done, total: progress("reference", done, total))
+                for response in range(len(self._inputs.rollout.responses)):
+                    group.set_reference(response, session.score(response))
+        finally:
+            session.close()
+        return PhaseEvidence(
+            scored_tokens=group.scored_tokens, weights_sha256=evidence.weights_sha256(policy.inner)
+        ), ()
+
+    def _capture(self, _phase: str, progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
+        policy, comm = _there(self._policy), _there(self._comm)
+        mode: Mode = "conventional" if self._inputs.baseline else self._profile.prefix.gradient
+        session = self._session = self._new_session(mode, "policy")
+        witness = session.capture(lambda done, total: progress("capture", done, total))
+        weights = evidence.weights_sha256(policy.inner)
+        if weights != self._base_sha256:
+            raise UpdateFault("base weights changed between materialize and capture")
+        nonce = [secrets.token_hex(16)]
+        dist.broadcast_object_list(nonce, src=0, group=comm.group)
+        return PhaseEvidence(
+            prompt_tokens=len(self._inputs.rollout.prompt_tokens) - 1,
+            chunks=witness.chunks,
+            page_rows=witness.rows,
+            page_bytes=witness.page_bytes,
+            pages_sha256=session.pages_sha256(),
+            weights_sha256=weights,
+            forward_nonce=nonce[0],
+        ), ()
+
+    def _score_old(self, _phase: str, progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
+        policy, group, session = _there(self._policy), _there(self._group), _there(self._session)
+        count = len(self._inputs.rollout.responses)
+        for response in range(count):
+            group.set_old(response, session.score(response))
+            progress("score-old", response + 1, count)
+        return PhaseEvidence(
+            scored_tokens=group.scored_tokens, weights_sha256=evidence.weights_sha256(policy.inner)
+        ), ()
+
+    def _grpo(self, response: int, progress: Progress) -> PhaseEvidence:
+        group, session = _there(self._group), _there(self._session)
+        result = session.replay(response, lambda logp, local: group.loss_of(response, logp, local))
+        outcome = group.outcome(response, result)
+        self._outcomes.append(outcome)
+        progress(f"grpo-{response}", 1, 1)
+        scored = outcome.scored
+        return PhaseEvidence(
+            response=response,
+            response_tokens=len(outcome.scores.tokens),
+            scored_tokens=scored,
+            loss=outcome.share,
+            clipped_low=outcome.scores.clipped_low,
+            clipped_high=outcome.scores.clipped_high,
+            kl=None if outcome.kl_sum is None or not scored else outcome.kl_sum / scored,
+            max_ratio_deviation=outcome.max_ratio_deviation,
+            backward_calls=outcome.backward_calls,
+        )
+
+    def _reverse(self, _phase: str, progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
+        report = _there(self._session).reverse(lambda done, total: progress("reverse", done, total))
+        return PhaseEvidence(
+            chunks=report.chunks,
+            backward_calls=report.backward_calls,
+            rows_compared=report.rows_compared,
+            row_difference=report.row_difference,
+            gradient_pages_released=report.gradient_pages_released,
+        ), ()
+
+    def _finalize(self, phase: str, _progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
+        policy, optimizer, group = _there(self._policy), _there(self._optimizer), _there(self._group)
+        _there(self._session).close()  # nothing may be differentiated against these pages any more
+        # Token weights are normalized already, so megatron must not divide by a token count.
+        finalize_model_grads([policy.wrapped], num_tokens=None)
+        weights = evidence.weights_sha256(policy.inner)
+        if weights != self._base_sha256:
+            raise UpdateFault("base weights or router buffers changed during the update")
+        norm = optimizer.gradient_norm()
+        self._norm = norm, min(1.0, self._profile.optimizer.clip_grad / (norm + NORM_EPS))
+        gradient = policy.gradient_tensors(phase)
+        files: tuple[str, ...] = ()
+        if _there(self._comm).rank == 0:
+            records = self._records()
+            files = (
+                *write_tensors(records, places.GRADIENT, gradient),
+                *write_scores(records, group, self._outcomes, self._norm),
+            )
+        return PhaseEvidence(
+            finalize_calls=1, gradient_norm=norm, clip_coefficient=self._norm[1], weights_sha256=weights
+        ), files
+
+    def _step(self, phase: str, _progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
+        policy, optimizer = _there(self._policy), _there(self._optimizer)
+        report = optimizer.step()
+        if (report.gradient_norm, report.clip_coefficient) != self._norm:
+            raise UpdateFault("the gradient changed between finalize and the step")
+        zeroed = all(p.grad is None and not bool(p.main_grad.any()) for _, p in policy.trainable())
+        return PhaseEvidence(
+            optimizer_contract=report.observed,
+            optimizer_steps=report.steps,
+            gradients_zeroed=zeroed,
+            adapter_sha256=evidence.tensors_sha256(policy.adapter_tensors(phase)),
+        ), ()
+
+    def _checkpoint(self, phase: str, _progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
+        policy, optimizer, comm = _there(self._policy), _there(self._optimizer), _there(self._comm)
+        adapter = policy.adapter_tensors(phase)
+        moments = policy.gather(optimizer.state_tensors(), phase)
+        digest = evidence.tensors_sha256(adapter)
+        files: tuple[str, ...] = ()
+        if comm.rank == 0:
+            records = self._records()
+            files = (
+                *write_adapter_copy(records, "adapter", adapter),
+                *write_tensors(records, places.OPTIMIZER_AFTER, moments),
+            )
+        saved = save_checkpoint(
+            self._inputs.run_dir / "checkpoint",
+            optimizer,
+            {"plan_sha256": self._inputs.plan_sha256, "adapter_sha256": digest},
+            execution=self._inputs.execution_id,
+        )
+        own = f"__{comm.rank}_"
+        mine = [name for name in saved if name.startswith(own)]
+        if comm.rank == 0:
+            mine += [name for name in saved if not name.startswith("__")]
+        files = (*files, *(f"checkpoint/{name}" for name in sorted(mine)))
+        return PhaseEvidence(
+            adapter_sha256=digest,
+            weights_sha256=evidence.weights_sha256(policy.inner),
+            tensors=len(adapter) + len(moments),
+        ), files
+
+    def _new_session(self, mode: Mode, label: str) -> Session:
+        policy, comm, profile = _there(self._policy), _there(self._comm), self._profile
+        rollout = self._inputs.rollout
+        return Session(
+            model=policy.wrapped,
+            inner=policy.inner,
+            comm=comm,
+            kernels=TorchKernels(query_tile=profile.memory.query_tile),
+            layout=Layout(chunk=profile.prefix.chunk_tokens, cp=comm.size, rank=comm.rank, route=profile.prefix.route),
+            store=MemoryRowStore(page_shape(policy.inner)),
+            decisions=Decisions(profile.prefix.decisions),
+            mode=mode,
+            prompt=torch.tensor(rollout.prompt_tokens, dtype=torch.int64, device=compat.device()),
+            responses=[torch.tensor(tokens, dtype=torch.int64, device=compat.device()) for tokens in rollout.responses],
+            weights=lambda: evidence.weights_witness(policy.inner),
+            label=label,
+        )
+
+    def _records(self) -> Records:
+        return Records(
+            run_dir=self._inputs.run_dir,
+            plan_sha256=self._inputs.plan_sha256,
+            execution_id=self._inputs.execution_id,
+            profile=self._profile,
+            rewards=self._inputs.rollout.rewards,
+        )
+
+
+def _there(value: T | None) -> T:
+    """A part that an earlier phase made."""
+    if value is None:
+        raise UpdateFault("an earlier phase did not leave what this one needs")
+    return value
