@@ -44,7 +44,7 @@ Case = Literal["ratio1", "active_clip"]
 Gradient = Literal["exact", "detached", "conventional"]
 
 
-class ExportFault(Exception):
+class ExportError(Exception):
     """The request cannot be exported."""
 
 
@@ -78,13 +78,13 @@ def oracle_run(
     PEFT name, `moments.safetensors`, `logprobs.json` and `report.json`.
 
     Raises:
-        ExportFault: a member of the request is out of range.
+        ExportError: a member of the request is out of range.
         FileExistsError: `out` exists and is not empty.
     """
     if ranks < 1:
-        raise ExportFault(f"ranks: expected at least 1, found {ranks}")
+        raise ExportError(f"ranks: expected at least 1, found {ranks}")
     if case not in ("ratio1", "active_clip") or prefix_gradient not in ("exact", "detached", "conventional"):
-        raise ExportFault(f"no case {case!r} with prefix gradient {prefix_gradient!r}")
+        raise ExportError(f"no case {case!r} with prefix gradient {prefix_gradient!r}")
     given = read_rollout(rollout)
     profile = _profile(given, adapter_dir, case, prefix_gradient, ranks, dtype, constants or Constants())
     with tempfile.TemporaryDirectory(prefix="mint2m-parity-") as folder:

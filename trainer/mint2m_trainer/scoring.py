@@ -22,7 +22,7 @@ from mint2m_verify.documents.inputs import GrpoOptions
 LOSS, RATIO, KL, CLIPPED_LOW, CLIPPED_HIGH = range(5)
 
 
-class ScoreFault(Exception):
+class ScoreError(Exception):
     """The rollout lacks what the profile asks of it, or the two contradict each other."""
 
 
@@ -64,21 +64,21 @@ class Group:
             for response, values in enumerate(rollout.ref_logprobs):
                 missing = len(rollout.responses[response]) - len(values)
                 if missing not in (0, 1) or missing > self.first_scored[response]:
-                    raise ScoreFault(f"ref_logprobs of response {response}: {len(values)} entries")
+                    raise ScoreError(f"ref_logprobs of response {response}: {len(values)} entries")
                 self.set_reference(response, self._padded(values, missing))
 
     def _check(self) -> None:
         rollout, options = self._rollout, self._options
         count = len(rollout.responses)
         if count < 2 or len(rollout.rewards) != count:
-            raise ScoreFault(f"a group has two responses or more and a reward for each, not {count}")
+            raise ScoreError(f"a group has two responses or more and a reward for each, not {count}")
         wanted: Mapping[str, tuple[bool, Sequence[object] | None]] = {
             "old_logprobs": (options.old_source == "rollout", rollout.old_logprobs),
             "ref_logprobs": (self.has_reference and options.ref_source == "rollout", rollout.ref_logprobs),
         }
         for name, (needed, values) in wanted.items():
             if needed and (values is None or len(values) != count):
-                raise ScoreFault(f"the profile takes {name} from the rollout, which has none for each response")
+                raise ScoreError(f"the profile takes {name} from the rollout, which has none for each response")
 
     def _unscored(self, response: int) -> int:
         recorded = self._rollout.old_logprobs
@@ -111,9 +111,9 @@ class Group:
 
     def _freeze(self, scores: dict[int, Tensor], response: int, logp: Tensor) -> None:
         if response in scores:
-            raise ScoreFault(f"response {response} was scored already")
+            raise ScoreError(f"response {response} was scored already")
         if logp.shape != (len(self._rollout.responses[response]),):
-            raise ScoreFault(f"response {response} has {len(self._rollout.responses[response])} tokens")
+            raise ScoreError(f"response {response} has {len(self._rollout.responses[response])} tokens")
         scores[response] = logp.detach().clone()
 
     def loss_of(self, response: int, logp: Tensor, local: slice) -> LocalLoss:

@@ -42,7 +42,7 @@ Progress = Callable[[str, int, int], None]
 T = TypeVar("T")
 
 
-class UpdateFault(Exception):
+class UpdateError(Exception):
     """A phase was asked for out of order, or after a failure."""
 
 
@@ -101,11 +101,11 @@ class Update:
         """Run the next phase.
 
         Raises:
-            UpdateFault: `phase` is not the next one, or an earlier one failed.
+            UpdateError: `phase` is not the next one, or an earlier one failed.
         """
         if self._failed or self._next >= len(self.phases) or phase != self.phases[self._next]:
             due = "nothing: the update failed" if self._failed else (*self.phases, "nothing")[self._next]
-            raise UpdateFault(f"phase {phase} is not due; {due} is")
+            raise UpdateError(f"phase {phase} is not due; {due} is")
         self._failed = True  # until the phase has returned
         seen, files = self._phase(phase, progress)
         if self._comm is not None:
@@ -142,10 +142,10 @@ class Update:
             ("group size", profile.group_size, len(rollout.responses)),
         ):
             if planned != given:
-                raise UpdateFault(f"{subject}: the profile has {planned}, here it is {given}")
+                raise UpdateError(f"{subject}: the profile has {planned}, here it is {given}")
         longest = max(map(len, rollout.responses))
         if longest > profile.context.max_response_tokens:
-            raise UpdateFault(f"a response of {longest} tokens exceeds the profile's maximum")
+            raise UpdateError(f"a response of {longest} tokens exceeds the profile's maximum")
 
     def _phase(self, phase: str, progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
         response = phases.response_of(phase)
@@ -248,7 +248,7 @@ class Update:
         witness = session.capture(lambda done, total: progress("capture", done, total))
         weights = evidence.weights_sha256(policy.inner)
         if weights != self._base_sha256:
-            raise UpdateFault("base weights changed between materialize and capture")
+            raise UpdateError("base weights changed between materialize and capture")
         nonce = [secrets.token_hex(16)]
         dist.broadcast_object_list(nonce, src=0, group=comm.group)
         return PhaseEvidence(
@@ -307,7 +307,7 @@ class Update:
         finalize_model_grads([policy.wrapped], num_tokens=None)
         weights = evidence.weights_sha256(policy.inner)
         if weights != self._base_sha256:
-            raise UpdateFault("base weights or router buffers changed during the update")
+            raise UpdateError("base weights or router buffers changed during the update")
         norm = optimizer.gradient_norm()
         self._norm = norm, min(1.0, self._profile.optimizer.clip_grad / (norm + NORM_EPS))
         gradient = policy.gradient_tensors(phase)
@@ -326,7 +326,7 @@ class Update:
         policy, optimizer = _there(self._policy), _there(self._optimizer)
         report = optimizer.step()
         if (report.gradient_norm, report.clip_coefficient) != self._norm:
-            raise UpdateFault("the gradient changed between finalize and the step")
+            raise UpdateError("the gradient changed between finalize and the step")
         zeroed = all(p.grad is None and not bool(p.main_grad.any()) for _, p in policy.trainable())
         return PhaseEvidence(
             optimizer_contract=report.observed,
@@ -395,5 +395,5 @@ class Update:
 def _there(value: T | None) -> T:
     """A part that an earlier phase made."""
     if value is None:
-        raise UpdateFault("an earlier phase did not leave what this one needs")
+        raise UpdateError("an earlier phase did not leave what this one needs")
     return value

@@ -18,7 +18,7 @@ from mint2m_trainer.comm.ledger import Ledger, Tag
 from megatron.core import parallel_state  # isort: skip
 
 
-class CommFault(Exception):
+class CommError(Exception):
     """Ranks did not take the same collective steps."""
 
 
@@ -35,7 +35,7 @@ class Comm:
         """Compare the ranks' ledgers.
 
         Raises:
-            CommFault: naming the ranks whose sequence differs from rank 0's.
+            CommError: naming the ranks whose sequence differs from rank 0's.
         """
         mine = bytes.fromhex(self.ledger.digest())
         local = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(compat.device())
@@ -43,7 +43,7 @@ class Comm:
         dist.all_gather(every, local, group=self.group)
         others = [rank for rank, digest in enumerate(every) if not torch.equal(digest, every[0])]
         if others:
-            raise CommFault(f"{phase}: collectives of ranks {others} differ from rank 0")
+            raise CommError(f"{phase}: collectives of ranks {others} differ from rank 0")
         self.ledger.record(Tag(phase=phase), "agree", local.numel())
 
 
@@ -53,12 +53,12 @@ def open_comm(
     """Start torch.distributed and megatron's groups on this rank.
 
     Raises:
-        CommFault: a process group is open already; two updates never share one.
+        CommError: a process group is open already; two updates never share one.
     """
     if dist.is_initialized():
-        raise CommFault("torch.distributed is initialized already")
+        raise CommError("torch.distributed is initialized already")
     if not 0 <= rank < world_size:
-        raise CommFault(f"rank {rank} is outside a world of {world_size}")
+        raise CommError(f"rank {rank} is outside a world of {world_size}")
     if torch.cuda.is_available():
         torch.cuda.set_device(rank % torch.cuda.device_count())
     dist.init_process_group(

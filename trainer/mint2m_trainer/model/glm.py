@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from mint2m_trainer import compat  # first: it must precede megatron
 from mint2m_trainer.model.attention import PrefixAttention
 from mint2m_trainer.model.head import selected_logprobs
-from mint2m_trainer.model.lora import AdaptedOutput, Lora, LoraFault
+from mint2m_trainer.model.lora import AdaptedOutput, Lora, LoraError
 from mint2m_trainer.model.moe import PrefixMoELayer, SigmoidRouter
 from mint2m_trainer.model.names import Projection, projection_names, projections
 from mint2m_trainer.model.position import AngleDtype, RotaryTable
 from mint2m_trainer.model.seam import Passage, Seam
-from mint2m_trainer.model.spec import ModelSpec, SpecFault
+from mint2m_trainer.model.spec import ModelSpec, SpecError
 
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec  # isort: skip
 from megatron.core.models.gpt.gpt_model import GPTModel  # isort: skip
@@ -110,11 +110,11 @@ def build_model(
         dtype: of the base: float32, float64 or bfloat16. Adapters are float32, or float64 in float64.
 
     Raises:
-        SpecFault: experts do not divide over the ranks.
-        LoraFault: an adapter is planned for a projection that does not exist.
+        SpecError: experts do not divide over the ranks.
+        LoraError: an adapter is planned for a projection that does not exist.
     """
     if "sparse" in spec.mlps and spec.experts % world_size:
-        raise SpecFault("/n_routed_experts", f"a multiple of {world_size} ranks", str(spec.experts))
+        raise SpecError("/n_routed_experts", f"a multiple of {world_size} ranks", str(spec.experts))
     config = _config(spec, world_size=world_size, dtype=dtype)
     model = PrefixModel(
         config,
@@ -217,7 +217,7 @@ def _attach(model: PrefixModel, spec: ModelSpec, plan: LoraPlan, dtype: torch.dt
             by_module.setdefault(projection.module, []).append(projection)
     unknown = plan.projections - projection_names(spec)
     if unknown:
-        raise LoraFault(f"the model has no projection {sorted(unknown)[0]}")
+        raise LoraError(f"the model has no projection {sorted(unknown)[0]}")
     for module, parts in by_module.items():
         weight = module.weight
         adapters = {

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 
-class LoraFault(Exception):
+class LoraError(Exception):
     """An adapter does not fit the model."""
 
 

@@ -18,7 +18,7 @@ from mint2m_trainer import compat  # noqa: F401  # first: it must precede megatr
 from mint2m_trainer.comm.groups import Comm
 from mint2m_trainer.comm.ledger import Tag
 from mint2m_trainer.model.glm import Bounds, LoraPlan, PrefixModel, build_model
-from mint2m_trainer.model.lora import LoraFault, fresh_a
+from mint2m_trainer.model.lora import LoraError, fresh_a
 from mint2m_trainer.model.names import projection_names
 from mint2m_trainer.model.position import AngleDtype
 from mint2m_trainer.model.snapshot import load_snapshot
@@ -87,8 +87,8 @@ def materialize(source: PolicySource, comm: Comm) -> Policy:
     """Build, load and wrap the policy on this rank.
 
     Raises:
-        SpecFault, SnapshotFault: the snapshot is not a model of this family.
-        AdapterError, LoraFault: the adapter is malformed or not the one planned.
+        SpecError, SnapshotError: the snapshot is not a model of this family.
+        AdapterError, LoraError: the adapter is malformed or not the one planned.
     """
     spec = read_spec(source.snapshot)
     planned = family_projections(spec, source.families)
@@ -134,24 +134,24 @@ def family_projections(spec: ModelSpec, families: Sequence[str]) -> frozenset[st
     """All projections of the model in these families.
 
     Raises:
-        LoraFault: a family without any projection in this model.
+        LoraError: a family without any projection in this model.
     """
     every = projection_names(spec)
     empty = set(families) - {family_of(name) for name in every}
     if empty or not families:
-        raise LoraFault(f"the model has no projection of family {sorted(empty) or 'none given'}")
+        raise LoraError(f"the model has no projection of family {sorted(empty) or 'none given'}")
     return frozenset(name for name in every if family_of(name) in families)
 
 
 def _check_planned(adapter: Adapter, source: PolicySource, planned: frozenset[str]) -> None:
     if (adapter.rank, adapter.alpha) != (source.rank, source.alpha):
-        raise LoraFault(
+        raise LoraError(
             f"planned rank {source.rank} and alpha {source.alpha:g}, the adapter has "
             f"{adapter.rank} and {adapter.alpha:g}"
         )
     difference = sorted(planned ^ set(adapter.modules))
     if difference:
-        raise LoraFault(f"adapter and planned families differ in {difference[0]}")
+        raise LoraError(f"adapter and planned families differ in {difference[0]}")
 
 
 @torch.no_grad()
@@ -170,5 +170,5 @@ def _start_from(model: PrefixModel, given: Adapter) -> None:
             tensor = given.tensors[tensor_name(adapter.projection, side)]
             if tensor.shape != parameter.shape:
                 name = tensor_name(adapter.projection, side)
-                raise LoraFault(f"{name}: expected {list(parameter.shape)}, found {list(tensor.shape)}")
+                raise LoraError(f"{name}: expected {list(parameter.shape)}, found {list(tensor.shape)}")
             parameter.copy_(tensor)

@@ -23,7 +23,7 @@ from mint2m_trainer.model.position import Rotation
 from mint2m_trainer.prefix.layout import Share
 
 
-class SeamFault(Exception):
+class SeamError(Exception):
     """A layer ran outside a passage, or two passages met."""
 
 
@@ -118,7 +118,7 @@ class Seam:
     def carry(self, passage: Passage) -> Iterator[Passage]:
         """Make `passage` current until the block ends, however it ends."""
         if self._passage is not None:
-            raise SeamFault("a passage is open already")
+            raise SeamError("a passage is open already")
         self._passage = passage
         try:
             yield passage
@@ -129,8 +129,8 @@ class Seam:
         """The open passage.
 
         Raises:
-            SeamFault: a layer was called outside a passage.
+            SeamError: a layer was called outside a passage.
         """
         if self._passage is None:
-            raise SeamFault("no passage is open: call the model through its session")
+            raise SeamError("no passage is open: call the model through its session")
         return self._passage

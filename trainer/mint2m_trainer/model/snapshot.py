@@ -23,7 +23,7 @@ SINGLE = "model.safetensors"
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 
 
-class SnapshotFault(Exception):
+class SnapshotError(Exception):
     """The snapshot's tensors are not the model's."""
 
     def __init__(self, subject: str, expected: str, actual: str) -> None:
@@ -38,14 +38,14 @@ def load_snapshot(model: Any, spec: ModelSpec, snapshot: Path) -> None:
     """Fill the model's base weights; values are cast to each parameter's dtype.
 
     Raises:
-        SnapshotFault: a tensor or shard is missing, unknown, misplaced or of another shape.
+        SnapshotError: a tensor or shard is missing, unknown, misplaced or of another shape.
     """
     shapes = tensor_shapes(spec)
     shards = _read_index(snapshot)
     listed = {name for names in shards.values() for name in names}
     for name in sorted(listed ^ shapes.keys()):
         held = name in listed
-        raise SnapshotFault(name, "no such tensor" if held else "a tensor", "a tensor" if held else "nothing")
+        raise SnapshotError(name, "no such tensor" if held else "a tensor", "a tensor" if held else "nothing")
     wanted = {slot.name: slot for slot in slots(model, spec)}
     filled = 0
     for shard, names in sorted(shards.items()):
@@ -53,42 +53,42 @@ def load_snapshot(model: Any, spec: ModelSpec, snapshot: Path) -> None:
             held = set(tensors.keys())
             if held != set(names):
                 difference = sorted(held ^ set(names))[0]
-                raise SnapshotFault(f"{shard} {difference}", "the tensors of the index", "a difference")
+                raise SnapshotError(f"{shard} {difference}", "the tensors of the index", "a difference")
             for name in names:
                 part = tensors.get_slice(name)
                 if tuple(part.get_shape()) != shapes[name]:
-                    raise SnapshotFault(name, str(shapes[name]), str(tuple(part.get_shape())))
+                    raise SnapshotError(name, str(shapes[name]), str(tuple(part.get_shape())))
                 if part.get_dtype() not in FLOATS:
-                    raise SnapshotFault(name, f"one of {sorted(FLOATS)}", part.get_dtype())
+                    raise SnapshotError(name, f"one of {sorted(FLOATS)}", part.get_dtype())
                 if name in wanted:
                     wanted[name].view.copy_(tensors.get_tensor(name))
                     filled += 1
     if filled != len(wanted):
-        raise SnapshotFault("model", f"{len(wanted)} tensors filled", str(filled))
+        raise SnapshotError("model", f"{len(wanted)} tensors filled", str(filled))
 
 
 def _open(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
     except (OSError, SafetensorError) as fault:
-        raise SnapshotFault(path.name, "a safetensors file", str(fault)) from fault
+        raise SnapshotError(path.name, "a safetensors file", str(fault)) from fault
 
 
 def _read_index(snapshot: Path) -> Mapping[str, list[str]]:
     """Tensor names by shard, in order of name."""
     if not (snapshot / INDEX).is_file():
         if not (snapshot / SINGLE).is_file():
-            raise SnapshotFault(INDEX, "an index or a single shard", "neither")
+            raise SnapshotError(INDEX, "an index or a single shard", "neither")
         with _open(snapshot / SINGLE) as tensors:
             return {SINGLE: sorted(tensors.keys())}
     try:
         weight_map = json.loads((snapshot / INDEX).read_text(encoding="utf-8"))["weight_map"]
         pairs = sorted(weight_map.items())
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
-        raise SnapshotFault(INDEX, "an object with a weight_map", repr(fault)) from fault
+        raise SnapshotError(INDEX, "an object with a weight_map", repr(fault)) from fault
     shards: dict[str, list[str]] = {}
     for name, shard in pairs:
         if not isinstance(shard, str) or Path(shard).name != shard:
-            raise SnapshotFault(INDEX, "file names beside the index", repr(shard))
+            raise SnapshotError(INDEX, "file names beside the index", repr(shard))
         shards.setdefault(shard, []).append(name)
     return shards

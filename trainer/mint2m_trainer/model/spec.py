@@ -66,7 +66,7 @@ ROPE_MEMBERS = frozenset(
 )
 
 
-class SpecFault(Exception):
+class SpecError(Exception):
     """The snapshot's configuration is not one this trainer computes exactly."""
 
     def __init__(self, pointer: str, expected: str, actual: str) -> None:
@@ -153,14 +153,14 @@ def read_spec(snapshot: Path) -> ModelSpec:
     """Parse `snapshot/config.json`.
 
     Raises:
-        SpecFault: a member is missing, unknown or outside what is supported.
+        SpecError: a member is missing, unknown or outside what is supported.
     """
     try:
         config = json.loads((snapshot / "config.json").read_text(encoding="utf-8"))
     except ValueError as fault:
-        raise SpecFault("", "a JSON object", str(fault)) from fault
+        raise SpecError("", "a JSON object", str(fault)) from fault
     if not isinstance(config, dict):
-        raise SpecFault("", "a JSON object", type(config).__name__)
+        raise SpecError("", "a JSON object", type(config).__name__)
     return parse_spec(config)
 
 
@@ -168,9 +168,9 @@ def parse_spec(config: Mapping[str, Any]) -> ModelSpec:
     """The spec of one parsed `config.json`; see `read_spec`."""
     for name, only in FIXED.items():
         if name in config and config[name] != only:
-            raise SpecFault(f"/{name}", repr(only), repr(config[name]))
+            raise SpecError(f"/{name}", repr(only), repr(config[name]))
     if config.get("model_type") != "glm_moe_dsa":
-        raise SpecFault("/model_type", "'glm_moe_dsa'", repr(config.get("model_type")))
+        raise SpecError("/model_type", "'glm_moe_dsa'", repr(config.get("model_type")))
     members = _Members(config)
     layers = members.count("num_hidden_layers")
     first_dense = members.count("first_k_dense_replace", least=0)
@@ -216,7 +216,7 @@ def parse_spec(config: Mapping[str, Any]) -> ModelSpec:
     known |= {"indexer_types", "mlp_layer_types", "head_dim", "qk_head_dim"}
     for name in config:
         if name not in known:
-            raise SpecFault(f"/{name}", "no such member", repr(config[name]))
+            raise SpecError(f"/{name}", "no such member", repr(config[name]))
     return spec
 
 
@@ -230,13 +230,13 @@ class _Members:
     def take(self, name: str) -> Any:
         self.taken.add(name)
         if name not in self._config:
-            raise SpecFault(f"/{name}", "a value", "nothing")
+            raise SpecError(f"/{name}", "a value", "nothing")
         return self._config[name]
 
     def count(self, name: str, *, least: int = 1) -> int:
         value = self.take(name)
         if type(value) is not int or value < least:
-            raise SpecFault(f"/{name}", f"an integer of at least {least}", repr(value))
+            raise SpecError(f"/{name}", f"an integer of at least {least}", repr(value))
         return value
 
     def number(self, name: str) -> float:
@@ -245,13 +245,13 @@ class _Members:
     def flag(self, name: str) -> bool:
         value = self.take(name)
         if type(value) is not bool:
-            raise SpecFault(f"/{name}", "true or false", repr(value))
+            raise SpecError(f"/{name}", "true or false", repr(value))
         return value
 
 
 def _positive(pointer: str, value: Any) -> float:
     if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
-        raise SpecFault(pointer, "a positive number", repr(value))
+        raise SpecError(pointer, "a positive number", repr(value))
     return float(value)
 
 
@@ -261,7 +261,7 @@ def _kinds(
     value = config.get(name)
     kinds = default if value is None else value
     if not isinstance(kinds, list) or len(kinds) != layers or not set(kinds) <= set(allowed):
-        raise SpecFault(f"/{name}", f"{layers} of {allowed}", repr(value))
+        raise SpecError(f"/{name}", f"{layers} of {allowed}", repr(value))
     return tuple(kinds)
 
 
@@ -273,41 +273,41 @@ def _check_derived(config: Mapping[str, Any], spec: ModelSpec) -> None:
         ("num_key_value_heads", spec.heads),
     ):
         if config.get(name, value) != value:
-            raise SpecFault(f"/{name}", str(value), repr(config[name]))
+            raise SpecError(f"/{name}", str(value), repr(config[name]))
     if spec.indexers[0] != "full":
-        raise SpecFault("/indexer_types/0", "'full': a shared layer reuses an earlier one", "'shared'")
+        raise SpecError("/indexer_types/0", "'full': a shared layer reuses an earlier one", "'shared'")
     if spec.rope_width % 2 or spec.rope_width > spec.index_width:
-        raise SpecFault("/qk_rope_head_dim", "even and at most index_head_dim", str(spec.rope_width))
+        raise SpecError("/qk_rope_head_dim", "even and at most index_head_dim", str(spec.rope_width))
     if spec.experts % spec.groups or spec.groups_per_token > spec.groups:
-        raise SpecFault("/n_group", "a divisor of n_routed_experts, at least topk_group", str(spec.groups))
+        raise SpecError("/n_group", "a divisor of n_routed_experts, at least topk_group", str(spec.groups))
     if spec.experts // spec.groups < 2:
-        raise SpecFault("/n_group", "groups of two experts or more", str(spec.groups))
+        raise SpecError("/n_group", "groups of two experts or more", str(spec.groups))
     if spec.experts_per_token > spec.groups_per_token * (spec.experts // spec.groups):
-        raise SpecFault("/num_experts_per_tok", "no more than the chosen groups hold", str(spec.experts_per_token))
+        raise SpecError("/num_experts_per_tok", "no more than the chosen groups hold", str(spec.experts_per_token))
     allowed = set(config.get("layer_types") or ["indexed_attention"])
     if allowed != {"indexed_attention"}:
-        raise SpecFault("/layer_types", "only 'indexed_attention'", repr(sorted(allowed)))
+        raise SpecError("/layer_types", "only 'indexed_attention'", repr(sorted(allowed)))
 
 
 def _rope(parameters: Any) -> tuple[float, Yarn | None]:
     if not isinstance(parameters, dict):
-        raise SpecFault("/rope_parameters", "an object", repr(parameters))
+        raise SpecError("/rope_parameters", "an object", repr(parameters))
     for name in parameters:
         if name not in ROPE_MEMBERS:
-            raise SpecFault(f"/rope_parameters/{name}", "no such member", repr(parameters[name]))
+            raise SpecError(f"/rope_parameters/{name}", "no such member", repr(parameters[name]))
     theta = _positive("/rope_parameters/rope_theta", parameters.get("rope_theta"))
     kind = parameters.get("rope_type", "default")
     if kind == "default":
         return theta, None
     if kind != "yarn":
-        raise SpecFault("/rope_parameters/rope_type", "'default' or 'yarn'", repr(kind))
+        raise SpecError("/rope_parameters/rope_type", "'default' or 'yarn'", repr(kind))
     factor = _positive("/rope_parameters/factor", parameters.get("factor"))
     original = parameters.get("original_max_position_embeddings")
     if type(original) is not int or original < 1:
-        raise SpecFault("/rope_parameters/original_max_position_embeddings", "a positive integer", repr(original))
+        raise SpecError("/rope_parameters/original_max_position_embeddings", "a positive integer", repr(original))
     truncate = parameters.get("truncate", True)
     if type(truncate) is not bool:
-        raise SpecFault("/rope_parameters/truncate", "true or false", repr(truncate))
+        raise SpecError("/rope_parameters/truncate", "true or false", repr(truncate))
     mscale = float(parameters.get("mscale") or 0)
     mscale_all_dim = float(parameters.get("mscale_all_dim") or 0)
     attention_factor = parameters.get("attention_factor")

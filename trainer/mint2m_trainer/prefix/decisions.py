@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mint2m_trainer.model.seam import FreshChoice, Tape
-from mint2m_trainer.prefix.store import PrefixFault
+from mint2m_trainer.prefix.store import PrefixError
 
 DecisionMode = Literal["store", "rescore"]
 
@@ -26,7 +26,7 @@ class Decisions:
 
     def __init__(self, mode: DecisionMode) -> None:
         if mode not in ("store", "rescore"):
-            raise PrefixFault(f"decisions are 'store' or 'rescore', not {mode!r}")
+            raise PrefixError(f"decisions are 'store' or 'rescore', not {mode!r}")
         self.mode: DecisionMode = mode
         self._rows: dict[tuple[int, int], Tensor] = {}
         self._experts: dict[tuple[int, int], Tensor] = {}
@@ -49,11 +49,11 @@ class Decisions:
         """All choices must have been repeated.
 
         Raises:
-            PrefixFault: some were not.
+            PrefixError: some were not.
         """
         left = sorted({*self._rows, *self._experts})
         if left:
-            raise PrefixFault(f"{len(left)} decisions were never repeated, the first of chunk, layer {left[0]}")
+            raise PrefixError(f"{len(left)} decisions were never repeated, the first of chunk, layer {left[0]}")
 
     def clear(self) -> None:
         """Forget everything, on the way out of a failed update."""
@@ -62,17 +62,17 @@ class Decisions:
 
     def _keep(self, kept: dict[tuple[int, int], Tensor], chunk: int, layer: int, ids: Tensor) -> None:
         if (chunk, layer) in kept:
-            raise PrefixFault(f"chunk {chunk} layer {layer} chose twice")
+            raise PrefixError(f"chunk {chunk} layer {layer} chose twice")
         if ids.numel() and int(ids.max()) > torch.iinfo(torch.int32).max:
-            raise PrefixFault(f"chunk {chunk} layer {layer}: an id beyond 32 bits")
+            raise PrefixError(f"chunk {chunk} layer {layer}: an id beyond 32 bits")
         kept[chunk, layer] = ids.to(torch.int32)
 
     def _take(self, kept: dict[tuple[int, int], Tensor], chunk: int, layer: int, tokens: int) -> Tensor:
         ids = kept.pop((chunk, layer), None)
         if ids is None:
-            raise PrefixFault(f"chunk {chunk} layer {layer} has no decision to repeat")
+            raise PrefixError(f"chunk {chunk} layer {layer} has no decision to repeat")
         if ids.shape[0] != tokens:
-            raise PrefixFault(f"chunk {chunk} layer {layer} chose for {ids.shape[0]} rows, not {tokens}")
+            raise PrefixError(f"chunk {chunk} layer {layer} chose for {ids.shape[0]} rows, not {tokens}")
         return ids.to(torch.int64)
 
 

@@ -22,7 +22,7 @@ from mint2m_trainer.comm.ledger import Tag
 from mint2m_trainer.model.seam import Passage, Tape
 from mint2m_trainer.prefix.decisions import Decisions
 from mint2m_trainer.prefix.layout import Layout, Share, Span
-from mint2m_trainer.prefix.store import ChunkRows, PrefixFault, RowStore
+from mint2m_trainer.prefix.store import ChunkRows, PrefixError, RowStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def reverse_prefix(
     """Reverse all chunks; see the module.
 
     Raises:
-        PrefixFault: a recomputed row differs, naming chunk, layer and the largest difference.
+        PrefixError: a recomputed row differs, naming chunk, layer and the largest difference.
     """
     compared, backwards, released = 0, 0, 0
     for done, span in enumerate(reversed(chunks), start=1):
@@ -87,7 +87,7 @@ def _own(grad: Tensor, share: Share, comm: Comm, tag: Tag) -> Tensor:
 def _compare(passage: Passage, stored: ChunkRows, span: Span) -> int:
     """Bitwise comparison of every row and key of a chunk; returns how many rows were compared."""
     if len(passage.layers) != len(stored.rows):
-        raise PrefixFault(f"chunk {span.index} made rows in {len(passage.layers)} of {len(stored.rows)} layers")
+        raise PrefixError(f"chunk {span.index} made rows in {len(passage.layers)} of {len(stored.rows)} layers")
     compared = 0
     for layer, (made, rows, keys) in enumerate(zip(passage.layers, stored.rows, stored.keys, strict=True)):
         pairs = [(made.rows, rows)]
@@ -96,7 +96,7 @@ def _compare(passage: Passage, stored: ChunkRows, span: Span) -> int:
         for new, old in pairs:
             if not torch.equal(_bits(new), _bits(old)):
                 difference = float((new.double() - old.double()).abs().max())
-                raise PrefixFault(
+                raise PrefixError(
                     f"chunk {span.index} layer {layer}: recomputed rows differ from the stored by {difference:g}"
                 )
         compared += rows.shape[0]

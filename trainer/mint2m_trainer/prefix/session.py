@@ -27,7 +27,7 @@ from mint2m_trainer.model.seam import FreshChoice, Passage, Prefix, Tape
 from mint2m_trainer.prefix.decisions import Decisions
 from mint2m_trainer.prefix.layout import Layout, Share, Span
 from mint2m_trainer.prefix.reverse import ReverseReport, reverse_prefix
-from mint2m_trainer.prefix.store import ChunkRows, PageShape, PrefixFault, RowStore, Witness
+from mint2m_trainer.prefix.store import ChunkRows, PageShape, PrefixError, RowStore, Witness
 from mint2m_trainer.prefix.view import PrefixView
 
 Mode = Literal["exact", "detached", "conventional"]
@@ -103,7 +103,7 @@ class Session:
             label: names the session's passes in the ledger.
         """
         if prompt.numel() < 1 or not responses or min(len(r) for r in responses) < 1:
-            raise PrefixFault("a session needs a prompt and responses of at least one token")
+            raise PrefixError("a session needs a prompt and responses of at least one token")
         self._model, self._inner, self._comm, self._kernels = model, inner, comm, kernels
         self._layout, self._store, self._decisions, self._mode = layout, store, decisions, mode
         self._prompt, self._responses = prompt, tuple(responses)
@@ -122,7 +122,7 @@ class Session:
     def witness(self) -> Witness:
         """The pages as they should be."""
         if self._witness is None:
-            raise PrefixFault("the prefix was not captured")
+            raise PrefixError("the prefix was not captured")
         return self._witness
 
     def pages_sha256(self) -> str:
@@ -156,7 +156,7 @@ class Session:
         self._enter({Stage.CAPTURED, Stage.SCORING, Stage.REPLAYING}, Stage.REPLAYING)
         self._check()
         if response in self._replayed:
-            raise PrefixFault(f"response {response} was replayed already")
+            raise PrefixError(f"response {response} was replayed already")
         self._replayed.add(response)
         phase = f"{self._label}.grpo-{response}"
         logp, share, first = self._forward(response, phase, exact=self._mode == "exact")
@@ -174,14 +174,14 @@ class Session:
         """Carry the pages' gradient back through the prefix; exact only.
 
         Raises:
-            PrefixFault: a response is missing, or a recomputed row differs from its stored row.
+            PrefixError: a response is missing, or a recomputed row differs from its stored row.
         """
         self._enter({Stage.REPLAYING}, Stage.REVERSED)
         if self._mode != "exact":
-            raise PrefixFault(f"a {self._mode} session has no reverse pass")
+            raise PrefixError(f"a {self._mode} session has no reverse pass")
         self._check()
         if len(self._replayed) != len(self._responses):
-            raise PrefixFault(f"{len(self._replayed)} of {len(self._responses)} responses were replayed")
+            raise PrefixError(f"{len(self._replayed)} of {len(self._responses)} responses were replayed")
         return reverse_prefix(
             chunks=self.chunks,
             store=self._store,
@@ -205,15 +205,15 @@ class Session:
 
     def _enter(self, allowed: set[Stage], stage: Stage) -> None:
         if self._stage not in allowed:
-            raise PrefixFault(f"{stage.name.lower()} after {self._stage.name.lower()}")
+            raise PrefixError(f"{stage.name.lower()} after {self._stage.name.lower()}")
         self._stage = stage
 
     def _check(self) -> None:
         """Pages must be those captured, and under these weights."""
         if self._store.witness() != self._witness:
-            raise PrefixFault("pages changed since they were captured")
+            raise PrefixError("pages changed since they were captured")
         if self._weights() != self._digest:
-            raise PrefixFault("pages were captured under other weights")
+            raise PrefixError("pages were captured under other weights")
 
     def _view(self, *, exact: bool) -> PrefixView:
         return PrefixView(self._store, exact=exact)
@@ -239,7 +239,7 @@ class Session:
         targets = torch.cat([tokens[1:], tail[-1:]])
         logp = self._model(self._tokens(share, tokens), passage, self._tokens(share, targets))
         if logp is None:
-            raise PrefixFault("the model gave no log-probs")
+            raise PrefixError("the model gave no log-probs")
         return logp, share, first
 
     def _collect(self, logp: Tensor, share: Share, first: int, phase: str) -> Tensor:

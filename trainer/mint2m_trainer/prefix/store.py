@@ -22,7 +22,7 @@ from mint2m_trainer.prefix.layout import Span
 KEY_BLOCK_ROWS = 1 << 13
 
 
-class PrefixFault(Exception):
+class PrefixError(Exception):
     """Pages were used out of order, changed, or do not match what they should hold."""
 
 
@@ -121,10 +121,10 @@ class MemoryRowStore:
         """Add the next chunk's page. Checked whole before anything changes.
 
         Raises:
-            PrefixFault: the chunk is not the next one, or its tensors do not have the pages' shape.
+            PrefixError: the chunk is not the next one, or its tensors do not have the pages' shape.
         """
         if span.index != len(self._pages) or span.start != self.length or span.tokens < 1:
-            raise PrefixFault(f"chunk {span.index} at {span.start} does not follow row {self.length}")
+            raise PrefixError(f"chunk {span.index} at {span.start} does not follow row {self.length}")
         self._check(span, rows)
         page = _Page(
             span=span,
@@ -138,16 +138,16 @@ class MemoryRowStore:
 
     def _check(self, span: Span, rows: ChunkRows) -> None:
         if len(rows.rows) != self._shape.layers or len(rows.keys) != self._shape.layers:
-            raise PrefixFault(f"chunk {span.index} has {len(rows.rows)} layers, not {self._shape.layers}")
+            raise PrefixError(f"chunk {span.index} has {len(rows.rows)} layers, not {self._shape.layers}")
         for layer, (row, key, width) in enumerate(zip(rows.rows, rows.keys, self._shape.key_widths, strict=True)):
             want: list[tuple[Tensor | None, int]] = [(row, self._shape.row_width), (key, width)]
             for tensor, columns in want:
                 if (tensor is None) != (columns == 0):
-                    raise PrefixFault(f"chunk {span.index} layer {layer}: keys where there are none, or none")
+                    raise PrefixError(f"chunk {span.index} layer {layer}: keys where there are none, or none")
                 if tensor is None:
                     continue
                 if tuple(tensor.shape) != (span.tokens, columns) or tensor.dtype != self._shape.dtype:
-                    raise PrefixFault(
+                    raise PrefixError(
                         f"chunk {span.index} layer {layer}: expected [{span.tokens}, {columns}] "
                         f"{self._shape.dtype}, found {list(tensor.shape)} {tensor.dtype}"
                     )
@@ -156,10 +156,10 @@ class MemoryRowStore:
         """Undo an append that nothing followed.
 
         Raises:
-            PrefixFault: something changed since.
+            PrefixError: something changed since.
         """
         if txn.version != self._version:
-            raise PrefixFault(f"chunk {txn.span.index} is not the store's last change")
+            raise PrefixError(f"chunk {txn.span.index} is not the store's last change")
         self._pages.pop()
         self._changed()
 
@@ -173,12 +173,12 @@ class MemoryRowStore:
     def keys(self, layer: int) -> Iterator[KeyBlock]:
         """All keys of a layer, in blocks of whole pages."""
         if not self._shape.key_widths[layer]:
-            raise PrefixFault(f"layer {layer} keeps no indexer keys")
+            raise PrefixError(f"layer {layer} keeps no indexer keys")
         start, held, count = 0, [], 0
         for page in self._pages:
             key = page.keys[layer]
             if key is None:
-                raise PrefixFault(f"layer {layer} has no keys for chunk {page.span.index}")
+                raise PrefixError(f"layer {layer} has no keys for chunk {page.span.index}")
             if not held:
                 start = page.span.start
             held.append(key)
@@ -218,13 +218,13 @@ class MemoryRowStore:
         """Drop the last chunk's page.
 
         Raises:
-            PrefixFault: it is not the last, or a gradient in it was never taken.
+            PrefixError: it is not the last, or a gradient in it was never taken.
         """
         page = self._page(span)
         if page is not self._pages[-1]:
-            raise PrefixFault(f"chunk {span.index} is not the last page")
+            raise PrefixError(f"chunk {span.index} is not the last page")
         if any(grad is not None for grad in page.grads):
-            raise PrefixFault(f"chunk {span.index} still holds gradient")
+            raise PrefixError(f"chunk {span.index} still holds gradient")
         self._pages.pop()
         self._changed()
 
@@ -257,7 +257,7 @@ class MemoryRowStore:
 
     def _page(self, span: Span) -> _Page:
         if span.index >= len(self._pages) or self._pages[span.index].span != span:
-            raise PrefixFault(f"no page of chunk {span.index} at {span.start}")
+            raise PrefixError(f"no page of chunk {span.index} at {span.start}")
         return self._pages[span.index]
 
     def _by_page(self, ids: Tensor) -> Sequence[tuple[_Page, Tensor]]:
@@ -265,8 +265,8 @@ class MemoryRowStore:
         if ids.numel() == 0:
             return ()
         if int(ids[0]) < 0 or int(ids[-1]) >= self.length:
-            raise PrefixFault(f"rows {int(ids[0])} to {int(ids[-1])} are outside {self.length} pages' rows")
-        bounds = torch.searchsorted(ids, self._starts.to(ids.device)).tolist() + [ids.numel()]
+            raise PrefixError(f"rows {int(ids[0])} to {int(ids[-1])} are outside {self.length} pages' rows")
+        bounds = [*torch.searchsorted(ids, self._starts.to(ids.device)).tolist(), ids.numel()]
         return tuple(
             (page, ids[low:high] - page.span.start)
             for page, low, high in zip(self._pages, bounds, bounds[1:], strict=False)
