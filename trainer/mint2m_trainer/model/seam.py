@@ -99,8 +99,7 @@ class Passage:
     @property
     def gate(self) -> Tensor:
         """Which rows are tokens, [T] bool; all but a ghost's."""
-        real = torch.arange(self.share.rows, device=self.positions.device) < self.share.count
-        return real
+        return torch.arange(self.share.rows, device=self.positions.device) < self.share.count
 
     @property
     def counts(self) -> Sequence[int]:
