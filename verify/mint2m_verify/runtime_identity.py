@@ -39,9 +39,7 @@ def observe(*, image_digest: str | None) -> RuntimeIdentity:
         python=Python(implementation=platform.python_implementation(), version=platform.python_version()),
         platform=Platform(system=platform.system(), machine=platform.machine()),
         packages=tuple(
-            Package(name=name, version=version)
-            for name in PACKAGES
-            if (version := installed_version(name)) is not None
+            Package(name=name, version=version) for name in PACKAGES if (version := installed_version(name)) is not None
         ),
         source_sha256=source_sha256(),
         image_digest=image_digest,

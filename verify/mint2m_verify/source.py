@@ -57,6 +57,4 @@ def _entry(name: str, path: Path) -> TreeEntry:
     raw = path.read_bytes()
     digest = sha256_hex(raw)
     # No source file comes near the 64 MiB chunk size, so a non-empty file is its own only chunk.
-    return TreeEntry(
-        path=name, size=len(raw), executable=False, sha256=digest, chunks=(digest,) if raw else ()
-    )
+    return TreeEntry(path=name, size=len(raw), executable=False, sha256=digest, chunks=(digest,) if raw else ())

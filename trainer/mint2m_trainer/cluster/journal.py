@@ -35,7 +35,7 @@ def resource(
     kind: Kind,
     name: str,
     *,
-    id: str | None = None,  # noqa: A002 - the document's word
+    id: str | None = None,
     pid: int | None = None,
     start_ticks: int | None = None,
     node_ip: str | None = None,
@@ -59,7 +59,7 @@ class Ledger:
 
     @property
     def owned(self) -> tuple[OwnedResource, ...]:
-        """Everything intended or created and not yet absent, in order of creation, each with its best-known identity."""
+        """Everything intended or created and not yet absent, in order, each with its best-known identity."""
         open_: dict[tuple[str, str], OwnedResource] = {}
         for event in self.events:
             if event.resource is None or event.event == "opened":
@@ -75,7 +75,9 @@ class Ledger:
 class Journal:
     """An open journal. Every line is written, flushed and synced before the call returns."""
 
-    def __init__(self, path: Path, descriptor: int, *, plan_sha256: str, execution_id: str, lines: tuple[bytes, ...]) -> None:
+    def __init__(
+        self, path: Path, descriptor: int, *, plan_sha256: str, execution_id: str, lines: tuple[bytes, ...]
+    ) -> None:
         self._path, self._descriptor = path, descriptor
         self._plan_sha256, self._execution_id = plan_sha256, execution_id
         self._sequence = len(lines)
@@ -167,12 +169,14 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
 def read(path: Path) -> Ledger:
-    """A journal as it lies on disk, whoever holds it. Raises `FindingError` where a line does not follow the one before."""
+    """A journal as it lies on disk, whoever holds it. Raises `FindingError` (`ownership.*`)."""
     raw = read_once(path)
     return parse(raw.rpartition(b"\n")[0] + b"\n" if b"\n" in raw else b"", file=str(path))
 

@@ -74,7 +74,9 @@ ENTRIES = (
         "--profile differs from the deployment's profile",
         "The deployment binds a profile by SHA-256, and the one on the command line is another. Which one was meant?",
     ),
-    _blocked("profile.unreadable", "the profile cannot be read", "The file is missing, not regular, or not strict JSON."),
+    _blocked(
+        "profile.unreadable", "the profile cannot be read", "The file is missing, not regular, or not strict JSON."
+    ),
     _blocked(
         "profile.hash-mismatch",
         "the profile is not the one that the deployment binds",
@@ -112,14 +114,27 @@ ENTRIES = (
         "the snapshot's config.json is not understood",
         "The memory plan needs the numbers in it, and the trainer would refuse it for the same reason.",
     ),
-    _blocked("adapter.missing", "the initial adapter is not there", "The deployment names a PEFT adapter directory that cannot be read."),
+    _blocked(
+        "adapter.missing",
+        "the initial adapter is not there",
+        "The deployment names a PEFT adapter directory that cannot be read.",
+    ),
     _blocked(
         "fixture.placeholder-hash",
         "the fixture hash is all zeros",
         "The hash in the template stands for a value that nobody filled in; it binds no fixture.",
         "write the SHA-256 of your training fixture",
     ),
-    _blocked("fixture.unreadable", "the training fixture cannot be read", "The fixture or a file it names is missing or not regular."),
+    _blocked(
+        "fixture.logprobs-missing",
+        "the rollout lacks log-probs that the profile takes from it",
+        "With old_source or ref_source `rollout` (and a KL term) the rollout must bring them. Give them, or set `recompute`.",
+    ),
+    _blocked(
+        "fixture.unreadable",
+        "the training fixture cannot be read",
+        "The fixture or a file it names is missing or not regular.",
+    ),
     _blocked(
         "runtime-identity.missing",
         "this hardware class needs a runtime identity",
@@ -130,8 +145,16 @@ ENTRIES = (
         "this installation is not the runtime identity of the deployment",
         "Interpreter, platform, package versions, source or image digest differ from the file that the deployment names.",
     ),
-    _blocked("sbom.missing", "this hardware class needs an SBOM", "The deployment names no readable SPDX document of the image."),
-    _blocked("image-provenance.missing", "this hardware class needs image provenance", "The deployment names no readable provenance file."),
+    _blocked(
+        "sbom.missing",
+        "this hardware class needs an SBOM",
+        "The deployment names no readable SPDX document of the image.",
+    ),
+    _blocked(
+        "image-provenance.missing",
+        "this hardware class needs image provenance",
+        "The deployment names no readable provenance file.",
+    ),
     _blocked(
         "authorization.missing",
         "this hardware class needs an authorization grant",
@@ -159,12 +182,6 @@ ENTRIES = (
         "The estimate covers checkpoint, adapter, gradient and copies of the inputs.",
     ),
     _blocked(
-        "memory.does-not-fit",
-        "the memory plan does not fit a rank",
-        "Planned bytes of the fullest rank exceed the profile's rank_bytes, or what this machine has for all its ranks. Lower the\n"
-        "context, the chunk or the LoRA rank, or use more ranks. `mint2m plan` shows the bytes by category.",
-    ),
-    _blocked(
         "signer.unusable",
         "the signing key cannot be used",
         "The key is missing, encrypted, or neither P-256 nor Ed25519. A run that cannot be sealed is not started.",
@@ -180,7 +197,11 @@ ENTRIES = (
         "a schema of the source tree is broken",
         "Every file in schemas/ must be a valid JSON Schema 2020-12 with its own $id.",
     ),
-    _blocked("checkout.package-missing", "a package of the source tree is missing", "The directory is not a mint2m checkout, or not a whole one."),
+    _blocked(
+        "checkout.package-missing",
+        "a package of the source tree is missing",
+        "The directory is not a mint2m checkout, or not a whole one.",
+    ),
     _blocked(
         "checkout.constraints-missing",
         "a dependency is not pinned",

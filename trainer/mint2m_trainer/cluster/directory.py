@@ -1,0 +1,105 @@
+"""The run directory before and after the ranks: copies of the inputs first, manifests and receipt last.
+
+The rule: the bytes that were planned are the bytes that are copied, each under the place that the verifier fixes, and
+nothing is overwritten. A file that is there already must hold exactly those bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mint2m_verify import layout
+from mint2m_verify.canonical import sha256_hex
+from mint2m_verify.deployment_files import PlannedInputs
+from mint2m_verify.documents.base import FileRef
+from mint2m_verify.documents.plan import Plan
+from mint2m_verify.documents.records import Doctor
+from mint2m_verify.files import read_once, sync_directory, write_atomic
+from mint2m_verify.finding import FindingError, found
+from mint2m_verify.tree import ManifestKind, manifest
+
+#: Temporary names of everything the project writes: `.NAME.PID.partial` files, `NAME.partial-ID` files and directories.
+_HALF_WRITTEN = re.compile(r"\..+\.[0-9]+\.partial|.+\.partial-[0-9a-f]+")
+
+
+def prepare(root: Path, plan: Plan, inputs: PlannedInputs, doctor: Doctor) -> None:
+    """Write plan, doctor and the inputs' copies below `root`; raises `FindingError` (`file.exists`)."""
+    files = {
+        layout.DEPLOYMENT: inputs.deployment_raw,
+        layout.PROFILE: inputs.profile_raw,
+        layout.FIXTURE: inputs.fixture_bytes.fixture,
+        layout.PAYLOAD: inputs.fixture_bytes.payload,
+        layout.ROLLOUT: inputs.fixture_bytes.rollout,
+        layout.MODEL_MANIFEST: inputs.model_manifest.encode(),
+        layout.RUNTIME_IDENTITY: inputs.runtime_identity.encode(),
+        layout.DOCTOR: doctor.encode(),
+        layout.PLAN: plan.encode(),
+    }
+    if inputs.adapter is not None:
+        for source in sorted(inputs.adapter.iterdir()):
+            files[layout.ADAPTER_INITIAL + source.name] = read_once(source, name=source.name)
+    for path, raw in files.items():
+        place = root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.exists():
+            if read_once(place, name=path) != raw:
+                raise FindingError(found("file.exists", file=path, expected=sha256_hex(raw)))
+        else:
+            write_atomic(place, raw)
+    (root / "artifacts").mkdir(exist_ok=True)
+
+
+def write_manifest(root: Path, kind: ManifestKind, tree: str, place: str) -> FileRef:
+    """Hash the tree `tree` of the run directory and write its manifest at `place`."""
+    raw = manifest(kind, root / tree, tree).encode()
+    write_atomic(root / place, raw)
+    return FileRef.of(place, raw)
+
+
+def write_document(root: Path, place: str, raw: bytes) -> FileRef:
+    """Write a document of the run and return its reference."""
+    write_atomic(root / place, raw)
+    return FileRef.of(place, raw)
+
+
+def reference(root: Path, place: str) -> FileRef:
+    """The reference to a file that the run has written."""
+    return FileRef.of(place, read_once(root / place, name=place, limit=1 << 40))
+
+
+def half_written(root: Path) -> Iterator[Path]:
+    """Files and directories below `root` that were being written when their writer ended; outermost only."""
+    for path in sorted(root.iterdir()):
+        if _HALF_WRITTEN.fullmatch(path.name):
+            yield path
+        elif path.is_dir() and not path.is_symlink():
+            yield from half_written(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """Half-written things that were removed, and those that could not be."""
+
+    removed: tuple[Path, ...]
+    stayed: tuple[Path, ...]
+
+
+def remove_half_written(root: Path) -> Removal:
+    """Remove what `half_written` finds."""
+    removed, stayed = [], []
+    for path in half_written(root):
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        except OSError:
+            stayed.append(path)
+        else:
+            removed.append(path)
+            sync_directory(path.parent)
+    return Removal(removed=tuple(removed), stayed=tuple(stayed))

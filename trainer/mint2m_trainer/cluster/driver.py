@@ -1,0 +1,283 @@
+"""One run from plan to receipt: refuse, claim, start, drive the phases, shut down, prove absence, write the receipt.
+
+The rule: everything that can be refused is refused before Ray starts; from the first journal line on, every way out
+goes through the same shutdown; and a receipt is written only when all phases ran and everything owned is absent. A
+failure or an interrupt leaves inputs, plan and journal, and no receipt.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from mint2m_trainer.cluster.directory import prepare, remove_half_written
+from mint2m_trainer.cluster.journal import Journal, read, utc_now
+from mint2m_trainer.cluster.leftovers import settle_local
+from mint2m_trainer.cluster.messages import Hello, PhaseReply, Progress, RankTask
+from mint2m_trainer.cluster.outcome import Ended, disagreements, rank_sessions, write_receipt
+from mint2m_trainer.cluster.progress import Silent, Watcher
+from mint2m_trainer.cluster.ray_session import LOCAL, RaySession, close_ray, open_ray
+from mint2m_verify import layout
+from mint2m_verify.deployment_files import PlannedInputs
+from mint2m_verify.doctor import Examination
+from mint2m_verify.doctor.machine import backend_fault
+from mint2m_verify.documents.plan import Plan
+from mint2m_verify.documents.records import TrainingReceipt
+from mint2m_verify.finding import Finding, FindingError, found
+from mint2m_verify.plan import check_address, differences, plan_of
+
+if TYPE_CHECKING:
+    from mint2m_trainer.cluster.ranks import Ranks  # imports ray, which must not be imported before `open_ray`
+
+#: The class that makes the update; tests of the lifecycle put a double in its place.
+BACKEND = "mint2m_trainer.update:Update"
+
+
+class Interrupted(BaseException):
+    """SIGINT or SIGTERM. Not an `Exception`: nothing on the way may take it for a fault of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What a finished run left: its receipt, and the ranks' replies by phase."""
+
+    receipt: TrainingReceipt
+    replies: dict[str, tuple[PhaseReply, ...]]
+
+
+def check_plan(plan: Plan, inputs: PlannedInputs, *, file: str) -> None:
+    """Refuse a plan that was altered, or whose inputs were; raises `FindingError` (`plan.*`)."""
+    check_address(plan, file=file)
+    for fault in differences(plan, plan_of(inputs, run_id=plan.run_id, nonce_sha256=plan.nonce_sha256), file=file):
+        raise FindingError(fault)
+
+
+def train(
+    root: Path,
+    plan: Plan,
+    examination: Examination,
+    *,
+    journal_path: Path | None = None,
+    watcher: Watcher | None = None,
+    backend: str = BACKEND,
+) -> Trained:
+    """Run the plan in the run directory `root`.
+
+    Args:
+        root: gets copies of the inputs, the artifacts and the receipt; made if it does not exist.
+        plan: checked here again against the inputs.
+        examination: of this deployment, by the doctor, just now.
+        journal_path: `root/ownership.jsonl` unless given.
+        backend: `module:attribute` of the update; its module also has `RankInputs`.
+
+    Raises:
+        FindingError: `backend.unavailable`, `plan.*`, `ownership.exists`, `ray.*`, `rank.*`, `run.*`.
+    """
+    watcher = watcher or Silent()
+    unavailable = backend_fault()
+    if unavailable is not None:
+        raise FindingError(unavailable)
+    inputs = None if examination.gathered is None else examination.gathered.inputs
+    if examination.blocked or inputs is None:
+        raise FindingError(found("run.blocked", actual=examination.doctor.primary_failure))
+    check_plan(plan, inputs, file=layout.PLAN)
+    root.mkdir(parents=True, exist_ok=True)
+    journal_path = journal_path or root / layout.OWNERSHIP
+    execution_id = _new_execution_id()
+    started_at = utc_now()
+    with Journal.create(journal_path, plan_sha256=plan.plan_sha256, execution_id=execution_id) as journal:
+        journal.write("opened", detail=f"mint2m train of {plan.run_id}")
+        prepare(root, plan, inputs, examination.doctor)
+        run = _Run(root=root.resolve(), plan=plan, inputs=inputs, journal=journal, watcher=watcher, backend=backend)
+        ended = run.through()
+    sessions = rank_sessions(plan, execution_id, run.hellos, run.replies, ended)
+    receipt = write_receipt(root, plan, sessions, ended, started_at=started_at, ended_at=utc_now())
+    return Trained(receipt=receipt, replies=run.replies)
+
+
+def _new_execution_id() -> str:
+    import secrets
+
+    return secrets.token_hex(32)
+
+
+class _Run:
+    """The part of a run during which something is owned."""
+
+    def __init__(
+        self, *, root: Path, plan: Plan, inputs: PlannedInputs, journal: Journal, watcher: Watcher, backend: str
+    ) -> None:
+        self._root, self._plan, self._inputs = root, plan, inputs
+        self._journal, self._watcher, self._backend = journal, watcher, backend
+        self._session: RaySession | None = None
+        self._ranks: Ranks | None = None
+        self._stage = "start"
+        self.hellos: tuple[Hello, ...] = ()
+        self.replies: dict[str, tuple[PhaseReply, ...]] = {}
+
+    def through(self) -> Ended:
+        """All of it; returns how it ended, or raises what stopped it after everything was taken down."""
+        complete, interrupt = False, None
+        # Outside the inner scope signals are ignored: a second Ctrl-C must not stop the cleanup that the first began.
+        with _handlers(signal.SIG_IGN):
+            try:
+                with _handlers(_raise_interrupted):
+                    self._start()
+                    self._phases()
+                    complete = True
+            except Interrupted as stop:
+                interrupt = stop
+            finally:
+                ended, remaining = self._take_down(complete=complete)
+        if interrupt is not None:
+            what = f"still there: {', '.join(remaining)}" if remaining else "everything this run owned is absent"
+            raise FindingError(found("run.interrupted", stage=self._stage, actual=what)) from interrupt
+        if remaining:
+            raise FindingError(found("run.cleanup-incomplete", actual=", ".join(remaining)))
+        return ended
+
+    def _start(self) -> None:
+        plan = self._plan
+        self._watcher.advance("ray", 0, 1)
+        self._session = open_ray(plan, self._journal)
+        _install_interrupts()  # Ray puts its own SIGTERM handler in place of ours
+
+        import ray
+
+        from mint2m_trainer.cluster.nodes import check_nodes, live_nodes
+        from mint2m_trainer.cluster.ranks import Ranks
+
+        for fault in check_nodes(plan, live_nodes(ray.nodes())):
+            raise FindingError(fault)
+        self._ranks = Ranks(plan=plan, journal=self._journal, local=plan.deployment.ray_address == LOCAL)
+        self._ranks.make([self._task(rank) for rank in range(plan.profile.topology.world_size)])
+        self.hellos = self._ranks.hellos
+        for fault in _observed(plan, self.hellos):
+            raise FindingError(fault)
+        self._watcher.advance("ray", 1, 1)
+
+    def _phases(self) -> None:
+        if self._ranks is None:
+            raise RuntimeError("no ranks to drive")
+        for phase in self._plan.phases:
+            self._stage = phase
+            self._watcher.advance(phase, 0, 1)
+            replies = self._ranks.run(phase, self._tell)
+            for fault in disagreements(replies):
+                raise FindingError(fault)
+            self.replies[phase] = replies
+            self._watcher.advance(phase, 1, 1)
+
+    def _tell(self, word: Progress) -> None:
+        # All ranks work on the same units; one bar shows the slowest known rank well enough from rank 0.
+        if word.rank == 0 and word.phase == self._stage:
+            self._watcher.advance(word.phase, word.done, word.total)
+
+    def _task(self, rank: int) -> RankTask:
+        inputs, plan = self._inputs, self._plan
+        adapter = None if inputs.adapter is None else self._root / layout.ADAPTER_INITIAL.rstrip("/")
+        return RankTask(
+            rank=rank,
+            world_size=plan.profile.topology.world_size,
+            run_dir=self._root,
+            snapshot=inputs.snapshot.resolve(),
+            adapter=adapter,
+            profile=inputs.profile,
+            rollout=inputs.fixture.rollout,
+            phases=plan.phases,
+            plan_sha256=plan.plan_sha256,
+            execution_id=self._journal.execution_id,
+            image_digest=plan.deployment.image_digest,
+            backend=self._backend,
+        )
+
+    def _take_down(self, *, complete: bool) -> tuple[Ended, tuple[str, ...]]:
+        """Ranks leave their groups, actors end, group and coordinator go, Ray stops; returns what stays."""
+        closed: tuple[bool, ...] = ()
+        ids: tuple[str, ...] = ()
+        if self._ranks is not None:
+            ids = self._ranks.actor_ids()
+            # After a fault a rank may sit in a collective that never ends; it is not worth the whole cleanup time.
+            closed = self._ranks.close(limit=self._plan.timeouts_s.cleanup if complete else _FAULT_CLOSE_S)
+            self._ranks.end()
+        if self._session is not None:
+            close_ray(self._session, self._plan, self._journal)
+        if self._plan.deployment.ray_address == LOCAL:
+            settle_local(self._journal)
+        owned = read(self._journal.path).owned
+        remaining = [f"{item.kind} {item.name}" for item in owned]
+        remaining += [str(path) for path in remove_half_written(self._root).stayed]
+        if complete:
+            remaining += [f"open session of rank {rank}" for rank, did in enumerate(closed) if not did]
+        if remaining:
+            self._journal.write("cleanup-failed", detail="; ".join(remaining))
+        else:
+            self._journal.write("closed", detail="complete" if complete else f"stopped in {self._stage}")
+        names, placement = {item.name for item in owned}, self._plan.placement
+        ended = Ended(
+            actor_ids=ids,
+            closed=closed,
+            actors_absent=not any(rank.actor in names for rank in placement.ranks),
+            placement_group_absent=placement.group not in names,
+            coordinator_absent=placement.coordinator not in names,
+        )
+        return ended, tuple(remaining)
+
+
+#: Seconds that ranks get to leave their groups when the run has failed already.
+_FAULT_CLOSE_S = 3
+
+
+def _observed(plan: Plan, hellos: tuple[Hello, ...]) -> Iterator[Finding]:
+    """Where ranks are, and what they run, against the plan."""
+    each = plan.deployment.accelerators_per_node
+    for planned, hello in zip(plan.placement.ranks, hellos, strict=True):
+        rows = (
+            ("rank.placement-mismatch", "node", planned.node_ip, hello.node_ip),
+            ("rank.placement-mismatch", "slot", str(planned.slot), str(hello.bundle % each)),
+            (
+                "rank.identity-mismatch",
+                "runtime identity",
+                plan.inputs.runtime_identity.sha256,
+                hello.runtime_identity_sha256,
+            ),
+            ("rank.identity-mismatch", "source", plan.source_sha256, hello.source_sha256),
+            ("rank.identity-mismatch", "plan in the run directory", plan.plan_sha256, hello.plan_sha256),
+        )
+        for fault_id, what, want, have in rows:
+            if want != have:
+                pointer = f"rank {planned.rank}, {what}"
+                yield found(fault_id, stage="start", pointer=pointer, expected=want, actual=have)
+    if plan.deployment.hardware_class != "reference-cpu":
+        seen = [(hello.node_ip, hello.accelerator) for hello in hellos]
+        for place in sorted({place for place in seen if seen.count(place) > 1}):
+            yield found(
+                "rank.placement-mismatch", stage="start", pointer=place[0], expected="one rank each", actual=place[1]
+            )
+
+
+def _raise_interrupted(number: int, _frame: FrameType | None) -> None:
+    raise Interrupted(signal.Signals(number).name)
+
+
+def _install_interrupts() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _raise_interrupted)
+
+
+@contextmanager
+def _handlers(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for number in numbers:
+            signal.signal(number, handler)
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)

@@ -1,0 +1,114 @@
+"""What driver and ranks say to each other. Plain frozen values: Ray carries them between processes by pickle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from mint2m_verify.documents.base import FileRef
+from mint2m_verify.documents.inputs import Rollout, RunProfile
+from mint2m_verify.documents.records import PhaseEvidence
+from mint2m_verify.finding import FindingError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTask:
+    """What one rank is started with; paths are the same on every node."""
+
+    rank: int
+    world_size: int
+    run_dir: Path
+    snapshot: Path
+    adapter: Path | None
+    profile: RunProfile
+    rollout: Rollout
+    phases: tuple[str, ...]
+    plan_sha256: str
+    execution_id: str
+    image_digest: str | None
+    #: `module:attribute` of the class that makes the update.
+    backend: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """A rank's first word: who and where it is."""
+
+    rank: int
+    pid: int
+    start_ticks: int
+    node_ip: str
+    bundle: int
+    accelerator: str
+    runtime_identity_sha256: str
+    source_sha256: str
+    plan_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendezvous:
+    """Where rank 0 waits for the others."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseReply:
+    """One phase of one rank, done: times by the rank's own clock, files with their digests."""
+
+    rank: int
+    phase: str
+    started_at: str
+    ended_at: str
+    evidence: PhaseEvidence
+    files: tuple[FileRef, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a rank is within a phase."""
+
+    rank: int
+    phase: str
+    done: int
+    total: int
+
+
+class RankError(Exception):
+    """A rank could not go on. Made of plain strings, since other exceptions need not survive a pickle."""
+
+    def __init__(self, rank: int, phase: str, kind: str, text: str, trace: str) -> None:
+        super().__init__(rank, phase, kind, text, trace)
+        self.rank, self.phase, self.kind, self.text, self.trace = rank, phase, kind, text, trace
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} in {self.phase}: {self.kind}: {self.text}"
+
+
+class told_as_rank_error:  # noqa: N801 - used like a function
+    """Scope in which whatever a rank raises becomes a `RankError` that reaches the driver whole."""
+
+    def __init__(self, rank: int, phase: str) -> None:
+        self._rank, self._phase = rank, phase
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        if fault is None or not isinstance(fault, Exception):
+            return False
+        import traceback
+
+        text = str(fault)
+        if isinstance(fault, FindingError):
+            finding = fault.finding
+            facts = [finding.file, finding.pointer, finding.actual]
+            text = "; ".join([text, *(fact for fact in facts if fact is not None)])
+        raise RankError(
+            self._rank, self._phase, type(fault).__name__, text, "".join(traceback.format_exception(fault))
+        ) from None

@@ -1,0 +1,58 @@
+"""Cleanup's look into a cluster that the run did not start: by namespace, name and Ray's own id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+from ray.util.placement_group import placement_group_table
+
+from mint2m_trainer.cluster.ray_session import connect
+from mint2m_verify.documents.records import OwnedResource
+from mint2m_verify.finding import FindingError, found
+
+
+@contextmanager
+def joined(address: str, namespace: str) -> Iterator[None]:
+    """Connected to the cluster; raises `FindingError` (`cleanup.cluster-unreachable`)."""
+    try:
+        connect(address, namespace)
+    except FindingError as fault:
+        raise FindingError(
+            found("cleanup.cluster-unreachable", expected=address, actual=fault.finding.actual)
+        ) from fault
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def absent_in_cluster(item: OwnedResource, namespace: str) -> bool:
+    """Whether the cluster knows nothing alive under this resource's id, or name where it has no id."""
+    if item.kind == "actor":
+        try:
+            actor = ray.get_actor(item.name, namespace=namespace)
+        except ValueError:
+            return True
+        return item.id is not None and actor._actor_id.hex() != item.id
+    groups = placement_group_table()
+    if item.id is not None:
+        return groups.get(item.id, {}).get("state", "REMOVED") == "REMOVED"
+    return not any(group["name"] == item.name and group["state"] != "REMOVED" for group in groups.values())
+
+
+def remove_by_id(item: OwnedResource, namespace: str) -> None:
+    """Remove an actor or a group that carries exactly the journalled id; anything else is left alone."""
+    if item.kind == "actor":
+        try:
+            actor = ray.get_actor(item.name, namespace=namespace)
+        except ValueError:
+            return
+        if actor._actor_id.hex() == item.id:
+            ray.kill(actor, no_restart=True)
+        return
+    from ray._raylet import PlacementGroupID
+
+    if item.id is not None and not absent_in_cluster(item, namespace):
+        ray._private.worker.global_worker.core_worker.remove_placement_group(PlacementGroupID(bytes.fromhex(item.id)))

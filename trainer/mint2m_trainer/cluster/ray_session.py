@@ -1,0 +1,187 @@
+"""The Ray under a run: one started for it on this machine, or the operator's own.
+
+The rule: whatever is started is journalled first, carries the run's marker in its environment, binds to loopback and
+asks for a token made for this run, so nothing else on the machine or the network can use it, and everything of it can
+be found again by a process that knows only the journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mint2m_trainer.cluster.journal import Journal, resource
+from mint2m_trainer.cluster.process import MARKER, ProcessId, command_name, marked
+from mint2m_verify.documents.plan import Plan
+from mint2m_verify.documents.records import OwnedResource
+from mint2m_verify.finding import FindingError, found
+
+LOCAL = "local"
+
+#: Ray wants at least 75 MiB; documents and phase replies are the only objects that pass through it.
+_OBJECT_STORE_BYTES = 80 << 20
+
+#: Ray's sockets lie about 65 characters below its directory, and a Unix socket path has at most 107.
+_LONGEST_DIRECTORY = 40
+
+_PREFIX = "mint2m-ray-"
+
+#: What a local Ray consists of. Workers are not among them: those that matter are actors, and the marker finds all.
+RAY_PROCESSES = (
+    "gcs_server",
+    "raylet",
+    "monitor",
+    "log_monitor",
+    "dashboard",
+    "ray::DashboardAgent",
+    "ray::RuntimeEnvAgent",
+)
+
+
+def ray_directory(execution_id: str) -> Path:
+    """Where a Ray started for this execution keeps its sockets and logs; the name carries 64 random bits."""
+    name = f"{_PREFIX}{execution_id[:16]}"
+    place = Path(tempfile.gettempdir()) / name
+    return place if len(str(place)) <= _LONGEST_DIRECTORY else Path("/tmp") / name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaySession:
+    """A connected Ray; `directory` is set for one that this run started."""
+
+    address: str
+    directory: Path | None
+
+
+def open_ray(plan: Plan, journal: Journal) -> RaySession:
+    """Start or reach the Ray of the plan, in the plan's namespace.
+
+    Raises:
+        FindingError: `ray.start-failed`; what had been started is in the journal.
+    """
+    if plan.deployment.ray_address == LOCAL:
+        return _start(plan, journal)
+    return _connect(plan, journal)
+
+
+def _start(plan: Plan, journal: Journal) -> RaySession:
+    directory = ray_directory(journal.execution_id)
+    ips = plan.deployment.node_ips
+    if ips != ("127.0.0.1",):
+        raise FindingError(
+            found("ray.node-mismatch", pointer="/deployment/node_ips", expected="127.0.0.1", actual=", ".join(ips))
+        )
+    journal.write("intent", resource("directory", str(directory)))
+    directory.mkdir(mode=0o700)
+    journal.write("created", resource("directory", str(directory), node_ip=ips[0]))
+    journal.write("intent", resource("ray", plan.namespace))
+    for role in RAY_PROCESSES:
+        journal.write("intent", resource("process", role))
+    slots = plan.deployment.accelerators_per_node
+    resources = {} if plan.deployment.image_resource is None else {plan.deployment.image_resource: 1.0}
+    with _environment(_local_environment(journal.execution_id)):
+        import ray
+
+        try:
+            context = ray.init(
+                num_cpus=slots,
+                num_gpus=slots if plan.deployment.hardware_class != "reference-cpu" else 0,
+                resources=resources,
+                namespace=plan.namespace,
+                include_dashboard=False,
+                log_to_driver=False,
+                configure_logging=False,
+                logging_level="ERROR",
+                object_store_memory=_OBJECT_STORE_BYTES,
+                _temp_dir=str(directory),
+                _node_ip_address=ips[0],
+            )
+        except (RuntimeError, ValueError, ConnectionError, TimeoutError, OSError) as fault:
+            raise FindingError(found("ray.start-failed", expected="a local Ray", actual=str(fault)[:500])) from fault
+    address = str(context.address_info["address"])
+    processes = {}
+    for process in marked(journal.execution_id):
+        role = command_name(process)
+        if role in RAY_PROCESSES and role not in processes:
+            journal.write("created", _process(role, process, ips[0]))
+            processes[role] = process
+    for role in RAY_PROCESSES:
+        if role not in processes:
+            journal.write("absent", resource("process", role), detail="this Ray starts none")
+    head = processes.get("gcs_server")
+    journal.write(
+        "created",
+        resource(
+            "ray",
+            plan.namespace,
+            id=address,
+            pid=None if head is None else head.pid,
+            start_ticks=None if head is None else head.start_ticks,
+            node_ip=ips[0],
+        ),
+    )
+    return RaySession(address=address, directory=directory)
+
+
+def _connect(plan: Plan, journal: Journal) -> RaySession:
+    address = plan.deployment.ray_address
+    journal.write("intent", resource("ray", plan.namespace))
+    connect(address, plan.namespace)
+    journal.write("created", resource("ray", plan.namespace, id=address))
+    return RaySession(address=address, directory=None)
+
+
+def connect(address: str, namespace: str) -> None:
+    """Join the operator's cluster as a driver; raises `FindingError` (`ray.start-failed`)."""
+    import ray
+
+    try:
+        ray.init(
+            address=address, namespace=namespace, log_to_driver=False, configure_logging=False, logging_level="ERROR"
+        )
+    except (RuntimeError, ValueError, ConnectionError, TimeoutError, OSError) as fault:
+        raise FindingError(found("ray.start-failed", expected=address, actual=str(fault)[:500])) from fault
+
+
+def close_ray(session: RaySession, plan: Plan, journal: Journal) -> None:
+    """Leave Ray, and ask it to stop where this run started it. `leftovers` looks whether it did."""
+    import ray
+
+    ray.shutdown()
+    if session.directory is None:
+        # The operator's cluster goes on; what ended is this run's connection to it.
+        journal.write("absent", resource("ray", plan.namespace, id=session.address), detail="disconnected")
+
+
+def _process(name: str, process: ProcessId, node_ip: str | None) -> OwnedResource:
+    return resource("process", name, pid=process.pid, start_ticks=process.start_ticks, node_ip=node_ip)
+
+
+def _local_environment(execution_id: str) -> dict[str, str]:
+    return {
+        MARKER: execution_id,
+        # Loopback as the node's address: without this Ray picks the machine's outward one, and listens there.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        # A token of this process only. Unset, Ray would write one into the home directory. Ray's client reads it once a
+        # process, so a second run in this process keeps the first one's.
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_enable_metrics_collection": "false",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Set variables for Ray's processes; afterwards this process keeps only what its own Ray client still reads."""
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.pop(MARKER, None)

@@ -1,0 +1,109 @@
+"""`mint2m doctor`: every prerequisite looked at, every blocker named, nothing started and nothing heavy imported.
+
+The rule: checks have a fixed order and none is skipped because another one blocked, unless it needs what that one
+could not read. So the list of blockers is complete, and `primary_failure`, the first of them, is the same on every
+machine that lacks the same things.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from mint2m_verify import __version__
+from mint2m_verify.deployment_files import Check, Gathered, gather
+from mint2m_verify.documents.records import Doctor, DoctorCheck
+from mint2m_verify.finding import Finding, Report, Requirement, Standing
+from mint2m_verify.walk import Progress
+
+Scope: TypeAlias = Literal["checkout", "run", "validation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """The doctor's document, its findings in order, and for scope `run` what was gathered on the way."""
+
+    doctor: Doctor
+    findings: tuple[Finding, ...]
+    gathered: Gathered | None = None
+
+    @property
+    def blocked(self) -> bool:
+        return self.doctor.status == "blocked"
+
+    def report(self, subject: str) -> Report:
+        """The same as a report: a row for each check that passed, a finding for each blocker."""
+        rows = tuple(
+            Requirement(required=check.id, found=check.actual or "as it should be", standing=Standing.CHECKED)
+            for check in self.doctor.checks
+            if check.status == "passed"
+        )
+        count = sum(check.status == "blocked" for check in self.doctor.checks)
+        summary = f"{count} of {len(self.doctor.checks)} checks blocked" if count else f"{len(rows)} checks passed"
+        return Report(
+            subject=subject,
+            command=f"doctor --scope {self.doctor.scope}",
+            requirements=rows,
+            findings=self.findings,
+            summary=summary,
+        )
+
+
+def examine_run(
+    deployment: Path, *, profile: Path | None, output: Path | None, progress: Progress | None = None
+) -> Examination:
+    """Whether a run of this deployment could start here and now.
+
+    Args:
+        deployment: the deployment file.
+        profile: in place of one that the deployment leaves open.
+        output: the run directory; None for a name below the deployment's output root.
+        progress: told as the snapshot is hashed.
+    """
+    from mint2m_verify.doctor import machine
+
+    gathered = gather(deployment, profile=profile, progress=progress)
+    checks = (*machine.platform_checks(), *machine.package_checks(), *gathered.checks)
+    if gathered.deployment is not None:
+        checks += machine.local_checks(gathered, deployment, output)
+    return _examination("run", checks, gathered)
+
+
+def examine_checkout(root: Path) -> Examination:
+    """Whether `root` is a whole and consistent source tree."""
+    from mint2m_verify.doctor.checkout import checkout_checks
+
+    return _examination("checkout", checkout_checks(root), None)
+
+
+def _examination(scope: Scope, checks: tuple[Check, ...], gathered: Gathered | None) -> Examination:
+    findings = tuple(finding for check in checks for finding in check.findings)
+    rows = tuple(row for check in checks for row in _rows(check))
+    doctor = Doctor(
+        scope=scope,
+        tool_version=__version__,
+        status="blocked" if findings else "passed",
+        checks=rows,
+        primary_failure=findings[0].id if findings else None,
+    )
+    return Examination(doctor=doctor, findings=findings, gathered=gathered)
+
+
+def _rows(check: Check) -> tuple[DoctorCheck, ...]:
+    """One row for a check that passed; one for each finding of a check that did not, under the finding's id."""
+    if not check.findings:
+        return (
+            DoctorCheck(id=check.name, status="passed", pointer=None, expected=None, actual=check.actual, hint=None),
+        )
+    return tuple(
+        DoctorCheck(
+            id=finding.id,
+            status="blocked",
+            pointer=finding.pointer,
+            expected=finding.expected,
+            actual=finding.actual or finding.message,
+            hint=finding.hint,
+        )
+        for finding in check.findings
+    )
