@@ -183,7 +183,7 @@ def _live(name: str) -> Callable[[AdamWStep], None]:
 
 @pytest.mark.parametrize(
     "field",
-    ["lr", "min_lr", "beta1", "beta2", "eps", "weight_decay", "schedule", "amsgrad", "maximize", "parameters"],
+    ["lr", "min_lr", "beta1", "beta2", "eps", "weight_decay", "schedule", "amsgrad", "maximize", "parameters", "name"],
 )
 def test_a_live_optimizer_that_differs_from_its_contract_does_not_step(field: str) -> None:
     named = a_model()

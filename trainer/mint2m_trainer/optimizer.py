@@ -144,6 +144,8 @@ class AdamWStep:
     def observe(self) -> OptimizerContract:
         """What the live optimizer would do now, from its class, its param groups and its state."""
         kind = type(self._optimizer)
+        if kind is not torch.optim.AdamW:
+            raise OptimizerError("name", expected="adam: torch.optim.AdamW", actual=kind.__name__)
         groups = self._optimizer.param_groups
         held = [id(p) for group in groups for p in group["params"]]
         if sorted(held) != sorted(id(p) for _, p in self._params):
@@ -151,13 +153,13 @@ class AdamWStep:
         for switch in ("amsgrad", "maximize", "capturable", "differentiable"):
             if any(group[switch] for group in groups):
                 raise OptimizerError(switch, expected="false", actual="true")
-        decoupled = {bool(group.get("decoupled_weight_decay", kind is torch.optim.AdamW)) for group in groups}
+        decoupled = {bool(group.get("decoupled_weight_decay", True)) for group in groups}
         # A scheduler leaves `initial_lr` in every group it drives.
         scheduled = any("initial_lr" in group for group in groups)
         betas = {tuple(group["betas"]) for group in groups}
         beta1, beta2 = _one(betas, "betas")
         return OptimizerContract(
-            name="adam" if kind is torch.optim.AdamW else kind.__name__.lower(),
+            name="adam",
             lr=float(_one({group["lr"] for group in groups}, "lr")),
             min_lr=float(_one({group["min_lr"] for group in groups}, "min_lr")),
             beta1=float(beta1),

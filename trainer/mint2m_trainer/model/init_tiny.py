@@ -104,7 +104,9 @@ def init_tiny(output: Path | str, seed: int, config: Mapping[str, Json] | None =
             tensors = {plan.name: values(plan, seed) for plan in shard}
             write_synced(folder / file, save(tensors, metadata={"format": "pt"}))
             weight_map |= dict.fromkeys(tensors, file)
-        metadata = {"total_parameters": total // 4, "total_size": total}
+        # Hugging Face counts parameters without buffers, bytes with them.
+        buffers = sum(math.prod(plan.shape) for plan in plans if plan.name.endswith("e_score_correction_bias"))
+        metadata = {"total_parameters": total // 4 - buffers, "total_size": total}
         index_file = {"metadata": metadata, "weight_map": dict(sorted(weight_map.items()))}
         write_synced(folder / "model.safetensors.index.json", _json(index_file))
         write_synced(folder / "config.json", _json(hugging_face_config(settings)))
