@@ -13,7 +13,7 @@ import binascii
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
@@ -32,6 +32,7 @@ _BUNDLE_LIMITS = Limits(size_bytes=BUNDLE_LIMIT, depth=12, members=1_000_000)
 
 SignerClass = Literal["managed", "ephemeral"]
 
+_SIGNERS: Mapping[str, SignerClass] = {"managed": "managed", "ephemeral": "ephemeral"}
 _HEX = re.compile(r"[0-9a-f]{64}")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ZERO = "0" * 64
@@ -230,11 +231,9 @@ def path_fault(path: str) -> str | None:
 
 
 def _signer(value: JsonValue, reader: _Reader) -> SignerClass:
-    if value == "managed":
-        return "managed"
-    if value == "ephemeral":
-        return "ephemeral"
-    reader.refuse("/predicate/signer", expected="managed or ephemeral", actual=repr(value))
+    if not isinstance(value, str) or value not in _SIGNERS:
+        reader.refuse("/predicate/signer", expected="managed or ephemeral", actual=repr(value))
+    return _SIGNERS[value]
 
 
 def _subjects(value: JsonValue, reader: _Reader) -> tuple[Subject, ...]:

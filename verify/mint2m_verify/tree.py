@@ -7,7 +7,7 @@ manifest could be loaded by somebody; a manifest of nothing would be equal to an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -204,13 +204,12 @@ def _changed_bytes(want: TreeEntry, have: TreeEntry) -> tuple[int, int, str]:
 
 def _renamed(wanted: Mapping[str, TreeEntry], at_hand: Mapping[str, TreeEntry], blocked: set[str]) -> dict[str, str]:
     """Missing path -> unlisted path with the same content, where each is the only such one."""
-    by_content: Callable[[TreeEntry], tuple[str, int]] = lambda entry: (entry.sha256, entry.size)  # noqa: E731
     missing = [entry for path, entry in wanted.items() if path not in at_hand and path not in blocked]
-    extra = [entry for path, entry in at_hand.items() if path not in wanted]
+    extra = [entry for path, entry in at_hand.items() if path not in wanted and entry.size]
     pairs: dict[str, str] = {}
     for entry in missing:
-        same = [other for other in extra if by_content(other) == by_content(entry)]
-        rivals = [other for other in missing if by_content(other) == by_content(entry)]
-        if len(same) == 1 and len(rivals) == 1 and entry.size:
+        same = [other for other in extra if other.sha256 == entry.sha256]
+        rivals = [other for other in missing if other.sha256 == entry.sha256]
+        if len(same) == 1 and len(rivals) == 1:
             pairs[entry.path] = same[0].path
     return pairs

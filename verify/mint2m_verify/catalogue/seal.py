@@ -44,4 +44,14 @@ ENTRIES = (
             "The seal of one run was put beside the files of another, or it was made over files that do not belong together."
         ),
     ),
+    Entry(
+        id="seal.subject-inside-tree",
+        verdict=Verdict.FAILED,
+        message="the seal names a file that a manifest covers",
+        explanation=(
+            "Files of checkpoint/, adapter/ and the other trees are covered by their manifests, which the seal names; files of\n"
+            "attestations/ are not sealed. A seal that names one of them directly was not made by this tool and could disagree\n"
+            "with the manifest."
+        ),
+    ),
 )

@@ -1,0 +1,120 @@
+"""Collects what checks find, in order, and tells causes from consequences.
+
+The rule: a check that reads a damaged file says so, but the damage is the cause. Findings about a file's content
+follow from an earlier finding that the file is not the one that was committed; a reader then sees what broke, not
+everything that broke because of it. And a requirement whose check never ran is no acceptance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from typing import TypeAlias
+
+from mint2m_verify.finding import Finding, Requirement, Standing
+
+#: A check yields what is wrong and returns what it found, in words for the report's table.
+Check: TypeAlias = Generator[Finding, None, str]
+
+#: Findings that say a file is not the committed one, or not there: the content's faults follow from them.
+_DAMAGE = frozenset(
+    {
+        "tree.file-changed",
+        "tree.file-missing",
+        "tree.file-renamed",
+        "tree.symlink",
+        "tree.special-file",
+        "tree.name-invalid",
+        "file.too-large",
+        "file.unreadable",
+        "tree.changed-while-read",
+    }
+)
+
+
+class Findings:
+    """The findings and requirement rows of one verification, in the order of its argument."""
+
+    def __init__(self) -> None:
+        self._found: list[Finding] = []
+        self._rows: list[Requirement] = []
+        self._damage: dict[str, Finding] = {}
+        self._unread: dict[str, Finding] = {}
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(self._found)
+
+    @property
+    def requirements(self) -> tuple[Requirement, ...]:
+        return tuple(self._rows)
+
+    def damage(self, path: str) -> Finding | None:
+        """Why the file at `path` cannot be what was committed, if it is known."""
+        return self._damage.get(path)
+
+    def add(self, faults: Iterable[Finding], *, sources: Sequence[str] = ()) -> None:
+        """Keep findings; one without a cause of its own follows from damage to its file or to a source."""
+        for fault in faults:
+            self._keep(fault, sources)
+
+    def unreadable(self, path: str, faults: Iterable[Finding]) -> None:
+        """Keep findings that stop the file at `path` from being read as its type."""
+        for fault in faults:
+            kept = self._keep(fault, (path,))
+            self._unread.setdefault(path, kept)
+
+    def judge(
+        self, required: str, standing: Standing, check: Check, *, sources: Sequence[str] = (), shown: str | None = None
+    ) -> bool:
+        """Run one check to its end, keep what it finds and add its row; whether it found nothing.
+
+        Args:
+            required: the row's first column.
+            standing: of the row where nothing contradicts it.
+            sources: files whose damage explains what the check finds.
+            shown: the row's second column, where the check's own words are not wanted.
+        """
+        count = 0
+        first: Finding | None = None
+        while True:
+            try:
+                fault = next(check)
+            except StopIteration as end:
+                words: str = end.value
+                break
+            kept = self._keep(fault, sources)
+            first = first or kept
+            count += 1
+        if first is None:
+            self._rows.append(Requirement(required=required, found=shown or words, standing=standing))
+            return True
+        words = first.id if count == 1 else f"{first.id} and {count - 1} more"
+        self._rows.append(Requirement(required=required, found=words, standing=Standing.FAILED))
+        return False
+
+    def not_reached(self, required: str, needs: Sequence[str]) -> None:
+        """A requirement that could not be judged since a file it needs could not be read."""
+        missing = [path for path in needs if path in self._unread or path in self._damage]
+        words = f"not reached: {', '.join(missing or needs)}"
+        self._rows.append(Requirement(required=required, found=words, standing=Standing.UNVERIFIABLE))
+
+    def _keep(self, fault: Finding, sources: Sequence[str]) -> Finding:
+        if fault.cause is None and fault.id not in _DAMAGE:
+            paths = ([fault.file] if fault.file is not None else []) + list(sources)
+            fault = fault.following(next((self._damage[path] for path in paths if path in self._damage), None))
+        for link in _lineage(fault):
+            if not any(link is kept or link == kept for kept in self._recent(link)):
+                self._found.append(link)
+                if link.id in _DAMAGE and link.file is not None:
+                    self._damage.setdefault(link.file, link)
+        return fault
+
+    def _recent(self, fault: Finding) -> list[Finding]:
+        return [kept for kept in self._found if kept.id == fault.id and kept.file == fault.file]
+
+
+def _lineage(fault: Finding) -> list[Finding]:
+    chain = [fault]
+    while chain[0].cause is not None:
+        chain.insert(0, chain[0].cause)
+    return chain

@@ -1,0 +1,110 @@
+"""The one AdamW step again, from the exported gradient, the adapter before it and zero state.
+
+The rule: each operation is done in the dtype and order of `torch.optim.AdamW` for single tensors, so that the weights
+must agree to 1 ulp; and the moments are compared too. After one step from zero state the update is nearly lr * sign(g)
+whatever the gradient's size, so a test of the weights alone is blind to a scaled gradient or a dropped clip. The
+moments are not: they are (1 - beta1) g and (1 - beta2) g^2.
+
+Sources: Loshchilov and Hutter, arXiv 1711.05101; order as in PyTorch `_single_tensor_adamw`; the clip coefficient as in
+`torch.nn.utils.clip_grad_norm_`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from mint2m_verify.documents import OptimizerContract
+from mint2m_verify.recompute.tensors import Floats
+
+#: Added to the norm in the clip coefficient.
+NORM_EPS = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped:
+    """One parameter after the step, in the parameter's dtype."""
+
+    parameter: Floats
+    exp_avg: Floats
+    exp_avg_sq: Floats
+
+
+def gradient_norm(gradients: Iterable[Floats]) -> float:
+    """L2 norm over all tensors, summed in float64."""
+    return math.sqrt(math.fsum(float(np.sum(np.square(g, dtype=np.float64))) for g in gradients))
+
+
+def clip_coefficient(norm: float, clip: float) -> float:
+    """min(1, clip / (norm + 1e-6)): what the gradient is multiplied by."""
+    return min(1.0, clip / (norm + NORM_EPS))
+
+
+def first_step(parameter: Floats, gradient: Floats, coefficient: float, contract: OptimizerContract) -> Stepped:
+    """Parameter and moments after the first step from zero state.
+
+    Args:
+        parameter, gradient: of one shape and dtype, float32 or float64.
+        coefficient: the clip coefficient.
+        contract: the optimizer's constants.
+    """
+    kind = parameter.dtype.type
+    # Scalars are rounded to the tensor's dtype first, as torch's kernels do.
+    clipped = gradient * kind(coefficient)
+    decayed = parameter * kind(1 - contract.lr * contract.weight_decay)
+    exp_avg = _lerp_from_zero(clipped, 1 - contract.beta1)
+    exp_avg_sq = kind(1 - contract.beta2) * clipped * clipped
+    step_size = contract.lr / (1 - contract.beta1)
+    correction = math.sqrt(1 - contract.beta2)
+    denominator = np.sqrt(exp_avg_sq) / kind(correction) + kind(contract.eps)
+    moved = kind(-step_size) * exp_avg / denominator
+    return Stepped(parameter=decayed + moved, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
+
+
+def ulp_distance(want: Floats, have: Floats, before: Floats) -> float:
+    """Largest difference in units of the last place of the largest of the weight before, the weight after and the step.
+
+    Where weight and step nearly cancel, the result's own last place is far finer than what went into it.
+    """
+    if want.size == 0:
+        return 0.0
+    scale = np.spacing(np.maximum(np.maximum(np.abs(want), np.abs(before)), np.abs(want - before)))
+    return float(np.max(_difference(want, have) / scale.astype(np.float64)))
+
+
+def within_rounding(want: Floats, have: Floats, before: Floats) -> bool:
+    """Whether every weight is the wanted one to 1 ulp of the weight, plus 2 ulp of the step itself.
+
+    The second part is for weights that begin at zero, where the step is all there is: torch's vectorized square root
+    on a CPU is itself up to 1 ulp off, which the division carries on.
+    """
+    weight = np.spacing(np.maximum(np.abs(want), np.abs(before))).astype(np.float64)
+    step = np.spacing(np.abs(want - before)).astype(np.float64)
+    return bool(np.all(_difference(want, have) <= weight + 2 * step))
+
+
+def relative_difference(want: Floats, have: Floats) -> float:
+    """Largest elementwise difference, relative to the wanted value or, below it, to the tensor's own scale."""
+    if want.size == 0:
+        return 0.0
+    w, h = want.astype(np.float64), have.astype(np.float64)
+    # Values far below the tensor's largest carry no information about its scale and may be denormal.
+    floor = float(np.max(np.abs(w))) * 1e-6 + float(np.finfo(want.dtype).tiny)
+    return float(np.max(np.abs(h - w) / np.maximum(np.abs(w), floor)))
+
+
+def _difference(want: Floats, have: Floats) -> Floats:
+    wide: Floats = np.abs(have.astype(np.float64) - want.astype(np.float64))
+    return wide
+
+
+def _lerp_from_zero(end: Floats, weight: float) -> Floats:
+    """torch.lerp(0, end, weight): from 0.5 on it goes back from the end, in one fused operation."""
+    kind = end.dtype.type
+    if weight < 0.5:
+        return kind(weight) * end
+    wide = end.astype(np.float64)
+    return (wide - wide * np.float64(kind(1) - kind(weight))).astype(end.dtype)

@@ -1,0 +1,203 @@
+"""The optimizer step of a run: from the adapter before, the gradient and zero state to the adapter after.
+
+The rule: names and shapes first, then values. A tensor that is missing on one side would otherwise be a weight that
+was trained, or not, unseen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mint2m_verify import layout
+from mint2m_verify.canonical import JsonValue, parse
+from mint2m_verify.documents import RunProfile, Scores
+from mint2m_verify.finding import Finding, FindingError, found
+from mint2m_verify.findings import Check
+from mint2m_verify.recompute import optimizer
+from mint2m_verify.recompute.tensors import Tensors, read_tensors, tensors_sha256
+
+ADAPTER = f"adapter/{layout.ADAPTER_WEIGHTS}"
+ADAPTER_BEFORE = f"artifacts/adapter-before/{layout.ADAPTER_WEIGHTS}"
+
+#: Moments are (1 - beta1) g and (1 - beta2) g^2, a few roundings each; a scaled gradient is off by its scale.
+MOMENT_TOLERANCE = 1e-6
+#: Norms are summed in float64 on both sides; the order of the sum may differ.
+NORM_TOLERANCE = 1e-9
+
+_NAME = re.compile(r"(base_model\.model\..+\.lora_)([AB])(\.weight)")
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTensors:
+    """Everything that the step is made of and what it made."""
+
+    before: Tensors
+    after: Tensors
+    gradient: Tensors
+    moments: Tensors
+
+
+def read_step(raw: Mapping[str, bytes]) -> tuple[StepTensors | None, tuple[Finding, ...]]:
+    """The four files as tensors, or what is wrong with each; `raw` has the bytes of all four by path."""
+    read: dict[str, Tensors] = {}
+    faults: list[Finding] = []
+    for path in (ADAPTER_BEFORE, ADAPTER, layout.GRADIENT, layout.OPTIMIZER_AFTER):
+        try:
+            read[path] = read_tensors(raw[path], file=path)
+        except FindingError as fault:
+            faults.append(fault.finding)
+    if faults:
+        return None, tuple(faults)
+    return (
+        StepTensors(
+            before=read[ADAPTER_BEFORE],
+            after=read[ADAPTER],
+            gradient=read[layout.GRADIENT],
+            moments=read[layout.OPTIMIZER_AFTER],
+        ),
+        (),
+    )
+
+
+def check_tensors(tensors: StepTensors, profile: RunProfile) -> Check:
+    """One set of names and shapes on all sides, LoRA pairs of the profile's rank, all values finite."""
+    wide = np.dtype("<f8") if profile.model.dtype == "float64" else np.dtype("<f4")
+    narrow = np.dtype("<f4")
+    moments = {f"{name}.{moment}" for name in tensors.before for moment in _MOMENTS}
+    sides: tuple[tuple[str, Tensors, set[str], np.dtype[np.floating]], ...] = (
+        (ADAPTER_BEFORE, tensors.before, set(tensors.before), narrow),
+        (ADAPTER, tensors.after, set(tensors.before), narrow),
+        (layout.GRADIENT, tensors.gradient, set(tensors.before), wide),
+        (layout.OPTIMIZER_AFTER, tensors.moments, moments, wide),
+    )
+    for file, have, wanted, dtype in sides:
+        for name in sorted(wanted - have.keys()):
+            yield found("adapter.tensor-missing", file=file, expected=name)
+        for name in sorted(have.keys() - wanted):
+            yield found("adapter.tensor-extra", file=file, actual=name)
+        for name, tensor in have.items():
+            base = tensors.before.get(name.removesuffix(".exp_avg").removesuffix(".exp_avg_sq"))
+            if base is not None and base.shape != tensor.shape:
+                shapes = str(list(base.shape)), f"{name} {list(tensor.shape)}"
+                yield found("adapter.shape-mismatch", file=file, expected=shapes[0], actual=shapes[1])
+            if tensor.dtype != dtype:
+                yield found(
+                    "adapter.dtype-mismatch", file=file, expected=dtype.name, actual=f"{name} {tensor.dtype.name}"
+                )
+            if not np.all(np.isfinite(tensor)):
+                yield found("tensor.not-finite", file=file, actual=name)
+    yield from _pairs(tensors.before, profile.lora.rank)
+    weights = sum(tensor.size for tensor in tensors.before.values())
+    return f"{len(tensors.before)} tensors, {weights:,} weights, all finite"
+
+
+def check_config(before: bytes, after: bytes, profile: RunProfile) -> Check:
+    """Both adapters are LoRA of the profile's rank and alpha, under one configuration."""
+    files = (f"artifacts/adapter-before/{layout.ADAPTER_CONFIG}", f"adapter/{layout.ADAPTER_CONFIG}")
+    for file, raw in zip(files, (before, after), strict=True):
+        try:
+            config = parse(raw, file=file)
+        except FindingError as fault:
+            yield fault.finding
+            continue
+        wanted: Mapping[str, JsonValue] = {
+            "peft_type": "LORA",
+            "r": profile.lora.rank,
+            "lora_alpha": profile.lora.alpha,
+        }
+        for member, want in wanted.items():
+            have = config.get(member) if isinstance(config, dict) else None
+            if have != want:
+                pointer = f"/{member}"
+                yield found("adapter.config-mismatch", file=file, pointer=pointer, expected=str(want), actual=str(have))
+    if before != after:
+        yield found("adapter.config-mismatch", file=files[1], expected=f"the bytes of {files[0]}", actual="others")
+    return f"rank {profile.lora.rank}, alpha {profile.lora.alpha:g}"
+
+
+def check_norm(tensors: StepTensors, scores: Scores, profile: RunProfile, *, signal: bool) -> Check:
+    """Gradient norm and clip coefficient again from the exported gradient."""
+    norm = optimizer.gradient_norm(tensors.gradient.values())
+    coefficient = optimizer.clip_coefficient(norm, profile.optimizer.clip_grad)
+    for member, want, have in (
+        ("gradient_norm", norm, scores.gradient_norm),
+        ("clip_coefficient", coefficient, scores.clip_coefficient),
+    ):
+        if not abs(want - have) <= NORM_TOLERANCE * max(abs(want), 1e-30):
+            yield found(
+                "optimizer.norm-mismatch",
+                file=layout.SCORES,
+                pointer=f"/{member}",
+                expected=repr(want),
+                actual=repr(have),
+                stage="finalize",
+            )
+    if signal and norm == 0:
+        yield found("optimizer.no-gradient", file=layout.GRADIENT, expected="a gradient", actual="all zero")
+    return f"norm {norm:.6g}, clip {coefficient:.6g}"
+
+
+def check_step(tensors: StepTensors, profile: RunProfile) -> Check:
+    """Every weight and both moments again, in the dtype and order of the optimizer."""
+    contract = profile.optimizer
+    coefficient = optimizer.clip_coefficient(optimizer.gradient_norm(tensors.gradient.values()), contract.clip_grad)
+    furthest = 0.0
+    moved = 0
+    for name, gradient in tensors.gradient.items():
+        before, after = tensors.before[name], tensors.after[name]
+        stepped = optimizer.first_step(before.astype(gradient.dtype), gradient, coefficient, contract)
+        # A float64 run exports its adapter in float32, so that is where the two can be compared.
+        want = stepped.parameter.astype(after.dtype)
+        furthest = max(furthest, optimizer.ulp_distance(want, after, before))
+        moved += int(np.count_nonzero(after != before))
+        if not optimizer.within_rounding(want, after, before):
+            worst = np.unravel_index(int(np.argmax(np.abs(after - want))), after.shape)
+            yield found(
+                "optimizer.step-mismatch",
+                file=ADAPTER,
+                pointer=f"{name}[{', '.join(str(int(i)) for i in worst)}]",
+                expected=f"{float(want[worst])!r} from {float(before[worst])!r}",
+                actual=repr(float(after[worst])),
+                stage="optimizer-step",
+            )
+        for moment, right in (("exp_avg", stepped.exp_avg), ("exp_avg_sq", stepped.exp_avg_sq)):
+            difference = optimizer.relative_difference(right, tensors.moments[f"{name}.{moment}"])
+            if not difference <= MOMENT_TOLERANCE:
+                yield found(
+                    "optimizer.moment-mismatch",
+                    file=layout.OPTIMIZER_AFTER,
+                    pointer=f"{name}.{moment}",
+                    expected="the moment of the clipped gradient from zero state",
+                    actual=f"off by {difference:.3g} relative",
+                    stage="optimizer-step",
+                )
+    weights = sum(tensor.size for tensor in tensors.after.values())
+    return f"{furthest:.0f} ulp over {weights:,} weights, {moved:,} moved; both moments"
+
+
+def adapter_digests(tensors: StepTensors) -> tuple[str, str]:
+    """`adapter_sha256` before and after the step, as the ranks must have recorded them."""
+    return tensors_sha256(tensors.before), tensors_sha256(tensors.after)
+
+
+def _pairs(adapter: Tensors, rank: int) -> Iterator[Finding]:
+    for name, tensor in adapter.items():
+        match = _NAME.fullmatch(name)
+        if match is None:
+            yield found("adapter.name-invalid", file=ADAPTER_BEFORE, actual=name)
+            continue
+        stem, side, tail = match.groups()
+        partner = f"{stem}{'B' if side == 'A' else 'A'}{tail}"
+        if partner not in adapter:
+            yield found("adapter.tensor-missing", file=ADAPTER_BEFORE, expected=partner)
+        axis = 0 if side == "A" else 1
+        if tensor.ndim != 2 or tensor.shape[axis] != rank:
+            want = f"rank {rank} on axis {axis}"
+            yield found(
+                "adapter.shape-mismatch", file=ADAPTER_BEFORE, expected=want, actual=f"{name} {list(tensor.shape)}"
+            )

@@ -1,0 +1,120 @@
+"""Reads safetensors from bytes that were already hashed: strict, bounded, and never by path.
+
+The rule: the header must describe the buffer exactly, each byte once. A hole, an overlap or a tail could hold values
+that one reader sees and another does not. Format: safetensors (huggingface/safetensors, format.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NoReturn, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mint2m_verify.canonical import JsonValue, Limits, canonical, parse
+from mint2m_verify.finding import FindingError, found
+
+Floats: TypeAlias = npt.NDArray[np.floating]
+Tensors: TypeAlias = Mapping[str, Floats]
+
+_DTYPES: Mapping[str, np.dtype[np.floating]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
+_LENGTH = struct.Struct("<Q")
+_HEADER_LIMITS = Limits(size_bytes=32 << 20, depth=4, members=2_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """One tensor's place in the buffer, [start, end)."""
+
+    name: str
+    dtype: np.dtype[np.floating]
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+def read_tensors(raw: bytes, *, file: str) -> Tensors:
+    """Tensors by name, views of `raw`, in name order; float32 or float64.
+
+    Raises:
+        FindingError: `tensor.malformed`, `tensor.none` or `json.*` of the header.
+    """
+    if len(raw) < _LENGTH.size:
+        _refuse(file, "a header length of 8 bytes", f"{len(raw)} bytes")
+    (length,) = _LENGTH.unpack_from(raw)
+    if length > min(_HEADER_LIMITS.size_bytes, len(raw) - _LENGTH.size):
+        _refuse(file, f"a header within {len(raw)} bytes", f"{length} bytes")
+    begin = _LENGTH.size + length
+    header = parse(raw[_LENGTH.size : begin], file=file, limits=_HEADER_LIMITS)
+    if not isinstance(header, dict):
+        _refuse(file, "an object as header", type(header).__name__)
+    pieces = sorted(_pieces(header, file), key=lambda piece: (piece.start, piece.end))
+    at = 0
+    for piece in pieces:
+        if piece.start != at:
+            _refuse(file, f"{piece.name} at byte {at}", f"byte {piece.start}")
+        at = piece.end
+    if at != len(raw) - begin:
+        _refuse(file, f"{at} bytes of tensors", f"{len(raw) - begin} bytes")
+    if not pieces:
+        raise FindingError(found("tensor.none", file=file))
+    pieces.sort(key=lambda piece: piece.name)
+    return {
+        piece.name: np.frombuffer(
+            raw, dtype=piece.dtype, count=_count(piece.shape), offset=begin + piece.start
+        ).reshape(piece.shape)
+        for piece in pieces
+    }
+
+
+def _pieces(header: dict[str, JsonValue], file: str) -> list[_Piece]:
+    pieces = []
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+            _refuse(file, f"dtype, shape and data_offsets of {name}", "other members")
+        dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+        if not isinstance(dtype, str) or dtype not in _DTYPES:
+            _refuse(file, f"{name} in F32 or F64", repr(dtype))
+        sizes, bounds = _integers(shape), _integers(offsets)
+        if sizes is None or bounds is None or len(bounds) != 2 or 0 in sizes:
+            _refuse(file, f"positive whole numbers as shape and offsets of {name}", f"{shape}, {offsets}")
+        kind = _DTYPES[dtype]
+        if bounds[1] - bounds[0] != _count(sizes) * kind.itemsize:
+            _refuse(file, f"{_count(sizes) * kind.itemsize} bytes for {name}", f"{bounds[1] - bounds[0]}")
+        pieces.append(_Piece(name=name, dtype=kind, shape=sizes, start=bounds[0], end=bounds[1]))
+    return pieces
+
+
+def _integers(value: JsonValue) -> tuple[int, ...] | None:
+    if not isinstance(value, list):
+        return None
+    numbers = tuple(item for item in value if isinstance(item, int) and not isinstance(item, bool) and item >= 0)
+    return numbers if len(numbers) == len(value) else None
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _refuse(file: str, expected: str, actual: str) -> NoReturn:
+    raise FindingError(found("tensor.malformed", file=file, expected=expected, actual=actual))
+
+
+def tensors_sha256(tensors: Tensors) -> str:
+    """Digest of tensors by name: for each, the RFC 8785 line of dtype, name and shape, then its little-endian bytes."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        kind = next(word for word, dtype in _DTYPES.items() if dtype == tensor.dtype)
+        digest.update(canonical({"dtype": kind, "name": name, "shape": list(tensor.shape)}) + b"\n")
+        digest.update(np.ascontiguousarray(tensor).tobytes())
+    return digest.hexdigest()

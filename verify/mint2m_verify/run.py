@@ -1,0 +1,325 @@
+"""`mint2m verify run DIR`: what a run directory proves to whoever brought the anchor.
+
+The rule: the argument goes from bytes to meaning. First every file is read once and the seal is held against the
+anchor and the files; then what binds what; then each number again from its raw artifacts (`run_numbers`). Every check
+runs, whatever the earlier ones found, so that one report names all faults; what follows from an earlier one says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from mint2m_verify import binding, journal_check, layout, receipt_check, sessions
+from mint2m_verify.anchor import (
+    Anchor,
+    DigestAnchor,
+    Expectation,
+    KeyAnchor,
+    NoAnchor,
+    VerifyOptions,
+    check_expectations,
+    check_key_outside,
+)
+from mint2m_verify.canonical import sha256_hex
+from mint2m_verify.documents import Doctor, FileRef
+from mint2m_verify.finding import Finding, NamedDigest, Report, Standing, found
+from mint2m_verify.findings import Check, Findings
+from mint2m_verify.fixture import FixtureBytes
+from mint2m_verify.recompute.placement import check_placement
+from mint2m_verify.run_documents import RunDocuments
+from mint2m_verify.run_numbers import check_numbers
+from mint2m_verify.seal import Seal, check_anchor, check_predicate, check_subjects, megabytes, read_seal
+from mint2m_verify.tree import check_manifest, compare, relative, root_digest
+from mint2m_verify.verdict import About, finish
+from mint2m_verify.walk import Snapshot, read_tree
+
+_NOT_CHECKED = (
+    "that the log-probs and the gradient come from this model and prompt (a replay would show that)",
+    "when the run took place: times are the operator's word, order is by sequence",
+    "that each rank ran once, on the hardware that it names (the operator's word)",
+)
+
+
+def verify_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Report:
+    """Everything that can be established offline about the run directory `root`.
+
+    Raises:
+        FindingError: `root` is no directory, or is larger than the limits.
+    """
+    snapshot = read_tree(root, keep=layout.kept_bytes, progress=options.progress)
+    files = {file.path: file for file in snapshot.files}
+    at_hand = {path: FileRef(path=path, sha256=file.entry.sha256, size=file.entry.size) for path, file in files.items()}
+    log = Findings()
+    sealed = files.get(layout.SEAL)
+    seal, faults = read_seal(None if sealed is None else sealed.raw)
+    log.judge(_origin_required(anchor), Standing.CHECKED, _origin(root, snapshot, anchor, seal, faults))
+    log.judge("every file outside a tree is sealed", Standing.CHECKED, check_subjects(seal, snapshot))
+    documents = RunDocuments(files, log)
+    notes = [*_NOT_CHECKED, *_trees(log, documents, snapshot)]
+    notes += _bindings(log, documents, snapshot, at_hand)
+    _records(log, documents, at_hand, seal)
+    notes += check_numbers(log, documents)
+    _expectations(log, documents, options, seal)
+    if isinstance(anchor, KeyAnchor):
+        notes.append("whether the key was revoked after it was given to you")
+    if isinstance(anchor, DigestAnchor):
+        notes.append("who signed the seal: the digest names its content, not its signer")
+    about = About(subject=str(root), command="verify run", not_checked=tuple(notes), digests=_digests(documents))
+    return finish(about, log, anchor, options, seal)
+
+
+def _origin_required(anchor: Anchor) -> str:
+    if isinstance(anchor, KeyAnchor):
+        return "signature by --key"
+    return "seal named by --digest" if isinstance(anchor, DigestAnchor) else "an origin that you can check"
+
+
+def _origin(root: Path, snapshot: Snapshot, anchor: Anchor, seal: Seal | None, faults: tuple[Finding, ...]) -> Check:
+    if isinstance(anchor, KeyAnchor):
+        yield from check_key_outside(anchor, root, snapshot.files)
+    if seal is not None:
+        words = yield from check_anchor(seal, anchor)
+        return words
+    yield from faults
+    if isinstance(anchor, NoAnchor):
+        yield found("trust.no-anchor")
+    return "no seal"
+
+
+def _trees(log: Findings, documents: RunDocuments, snapshot: Snapshot) -> list[str]:
+    """Each tree against its manifest; what was not at hand to be compared."""
+    notes = []
+    for place in layout.TREES:
+        required = f"{place.prefix} as its manifest"
+        at_hand = any(file.path.startswith(place.prefix) for file in snapshot.files)
+        if documents.manifest(place.manifest) is None:
+            log.not_reached(required, (place.manifest,))
+        elif place.optional and not at_hand:
+            notes.append(f"the files of {place.prefix}: only their manifest is here")
+            log.judge(f"{place.manifest} agrees with itself", Standing.CHECKED, _manifest_alone(documents, place))
+        else:
+            log.judge(required, Standing.CHECKED, _tree(documents, snapshot, place))
+    return notes
+
+
+def _manifest_alone(documents: RunDocuments, place: layout.TreePlace) -> Check:
+    manifest = documents.manifest(place.manifest)
+    if manifest is None:
+        return "no manifest"
+    yield from check_manifest(manifest.document, file=place.manifest)
+    return f"{manifest.document.file_count} files named, not at hand"
+
+
+def _tree(documents: RunDocuments, snapshot: Snapshot, place: layout.TreePlace) -> Check:
+    manifest = documents.manifest(place.manifest)
+    if manifest is None:
+        return "no manifest"
+    blocked = {fault.file: fault for fault in snapshot.findings if fault.file is not None}
+    want = [replace(entry, path=place.prefix + entry.path) for entry in manifest.document.files]
+    have = [file.entry for file in snapshot.files if file.path.startswith(place.prefix)]
+    first: Finding | None = None
+    for fault in check_manifest(manifest.document, file=place.manifest):
+        first = first or fault
+        yield fault
+    for fault in compare(want, have, committed_by=place.manifest, stage=place.stage, blocked=blocked):
+        first = first or fault
+        yield fault
+    actual = root_digest(relative(have, place.prefix))
+    if actual != manifest.document.root_sha256:
+        yield found(
+            place.root_fault,
+            file=place.manifest,
+            pointer="/root_sha256",
+            expected=manifest.document.root_sha256,
+            actual=actual,
+            stage=place.stage,
+            cause=first,
+        )
+    return f"{len(have)} files, {megabytes(sum(entry.size for entry in have))}"
+
+
+def _bindings(log: Findings, documents: RunDocuments, snapshot: Snapshot, at_hand: Mapping[str, FileRef]) -> list[str]:
+    """Plan, deployment, profile, fixture and runtime identity among themselves; what could not be compared."""
+    plan, deployment, profile = documents.plan, documents.deployment, documents.profile
+    fixture, model, identity = documents.fixture, documents.model_manifest, documents.runtime_identity
+    notes: list[str] = []
+    required = "plan at its address, inputs as planned"
+    if plan is not None:
+        log.judge(required, Standing.CHECKED, binding.check_plan(plan, at_hand))
+    else:
+        log.not_reached(required, (layout.PLAN,))
+    required = "plan follows from its inputs"
+    if plan is not None and deployment is not None and profile is not None and identity is not None:
+        log.judge(
+            required,
+            Standing.DERIVED,
+            binding.check_plan_inputs(plan, deployment, profile, identity),
+            sources=(layout.DEPLOYMENT, layout.PROFILE, layout.RUNTIME_IDENTITY),
+        )
+    else:
+        log.not_reached(required, (layout.PLAN, layout.DEPLOYMENT, layout.PROFILE, layout.RUNTIME_IDENTITY))
+    required = "deployment names these inputs"
+    if deployment is not None and profile is not None and fixture is not None and model is not None:
+        log.judge(
+            required,
+            Standing.CHECKED,
+            binding.check_deployment(deployment, profile, fixture, model),
+            sources=(layout.PROFILE, layout.FIXTURE, layout.MODEL_MANIFEST),
+        )
+    else:
+        log.not_reached(required, (layout.DEPLOYMENT, layout.PROFILE, layout.FIXTURE, layout.MODEL_MANIFEST))
+    required = "fixture, payload and rollout are one"
+    payload, rollout = documents.raw(layout.PAYLOAD), documents.raw(layout.ROLLOUT)
+    if (
+        deployment is not None
+        and profile is not None
+        and fixture is not None
+        and model is not None
+        and payload is not None
+        and rollout is not None
+    ):
+        files = FixtureBytes(
+            fixture=fixture.raw,
+            payload=payload,
+            rollout=rollout,
+            fixture_name=layout.FIXTURE,
+            payload_name=layout.PAYLOAD,
+            rollout_name=layout.ROLLOUT,
+        )
+        policy = _policy_digest(snapshot)
+        if deployment.document.adapter is not None and policy is None:
+            notes.append(f"that the policy adapter is the one the fixture names: {layout.ADAPTER_INITIAL} is not here")
+        log.judge(
+            required,
+            Standing.CHECKED,
+            binding.check_fixture(files, deployment, profile, model, policy),
+            sources=(layout.PAYLOAD, layout.ROLLOUT, layout.PROFILE, layout.MODEL_MANIFEST),
+        )
+    else:
+        needs = (layout.DEPLOYMENT, layout.PROFILE, layout.FIXTURE, layout.PAYLOAD, layout.ROLLOUT)
+        log.not_reached(required, needs)
+    return notes
+
+
+def _policy_digest(snapshot: Snapshot) -> str | None:
+    entries = [file.entry for file in snapshot.files if file.path.startswith(layout.ADAPTER_INITIAL)]
+    return root_digest(relative(entries, layout.ADAPTER_INITIAL)) if entries else None
+
+
+def _records(log: Findings, documents: RunDocuments, at_hand: Mapping[str, FileRef], seal: Seal | None) -> None:
+    """Doctor, ranks, placement, cleanup and the journal, and that the seal is about this execution."""
+    plan, profile, ranks, receipt = documents.plan, documents.profile, documents.sessions, documents.receipt
+    doctor, deployment, journal = documents.doctor, documents.deployment, documents.journal
+    if seal is not None and plan is not None and receipt is not None:
+        log.judge(
+            "the seal is about this execution",
+            Standing.CHECKED,
+            check_predicate(seal, plan.document, receipt.document),
+            sources=(layout.PLAN, layout.RECEIPT),
+        )
+    else:
+        log.not_reached("the seal is about this execution", (layout.SEAL, layout.PLAN, layout.RECEIPT))
+    if doctor is not None:
+        log.judge("doctor found nothing in the way", Standing.ATTESTED_ONLY, check_doctor(doctor.document))
+    else:
+        log.not_reached("doctor found nothing in the way", (layout.DOCTOR,))
+    needs: tuple[str, ...] = (layout.RANK_SESSIONS, layout.PLAN, layout.PROFILE)
+    if ranks is not None and plan is not None and profile is not None:
+        world = profile.document.topology.world_size
+        log.judge(
+            f"{world} rank{'' if world == 1 else 's'}, phases in order",
+            Standing.CHECKED,
+            sessions.check_ranks(ranks, plan.document, profile.document),
+            sources=needs,
+        )
+        log.judge(
+            "ranks agree with each other and the plan",
+            Standing.CHECKED,
+            sessions.check_evidence(ranks.document, plan.document, profile.document, at_hand),
+            sources=needs,
+        )
+        log.judge(
+            "exactly one finalize and one step",
+            Standing.ATTESTED_ONLY,
+            sessions.check_counts(ranks.document, profile.document),
+            sources=needs,
+        )
+    else:
+        for required in ("all ranks, phases in order", "ranks agree", "exactly one finalize and one step"):
+            log.not_reached(required, needs)
+    needs = (layout.RANK_SESSIONS, layout.PLAN, layout.PROFILE, layout.DEPLOYMENT)
+    if ranks is not None and plan is not None and profile is not None and deployment is not None:
+        log.judge(
+            "placement planned and observed",
+            Standing.ATTESTED_ONLY,
+            check_placement(plan.document, deployment.document, profile.document, ranks.document),
+            sources=needs,
+        )
+    else:
+        log.not_reached("placement planned and observed", needs)
+    needs = (layout.OWNERSHIP, layout.RANK_SESSIONS, layout.PLAN)
+    if journal is not None and ranks is not None and plan is not None:
+        execution = ranks.document.execution_id
+        log.judge(
+            "everything owned was found absent",
+            Standing.ATTESTED_ONLY,
+            journal_check.check_journal(journal, plan_sha256=plan.document.plan_sha256, execution_id=execution),
+            sources=needs,
+        )
+        log.judge("ranks closed", Standing.ATTESTED_ONLY, sessions.check_cleanup(ranks.document), sources=needs)
+    else:
+        log.not_reached("everything owned was found absent", needs)
+    if receipt is not None:
+        log.judge(
+            "receipt names the files at hand", Standing.CHECKED, receipt_check.check_files(receipt.document, at_hand)
+        )
+    else:
+        log.not_reached("receipt names the files at hand", (layout.RECEIPT,))
+
+
+def check_doctor(doctor: Doctor) -> Check:
+    """The prerequisites were those of a run, each passed; the status is counted, not believed."""
+    blocked = [check.id for check in doctor.checks if check.status == "blocked"]
+    if doctor.scope != "run":
+        yield found("doctor.scope", file=layout.DOCTOR, pointer="/scope", expected="run", actual=doctor.scope)
+    if blocked or doctor.status != "passed" or doctor.primary_failure is not None:
+        actual = ", ".join(blocked) or f"{doctor.status}, {doctor.primary_failure}"
+        yield found(
+            "doctor.blocked", file=layout.DOCTOR, pointer="/checks", expected="every check passed", actual=actual
+        )
+    return f"{len(doctor.checks)} checks passed"
+
+
+def _expectations(log: Findings, documents: RunDocuments, options: VerifyOptions, seal: Seal | None) -> None:
+    plan = None if documents.plan is None else documents.plan.document
+    nonce = None if options.expect_nonce is None else sha256_hex(options.expect_nonce.encode("utf-8"))
+    rows = (
+        ("--expect-plan", options.expect_plan, None if plan is None else plan.plan_sha256),
+        ("--expect-nonce", nonce, None if plan is None else plan.nonce_sha256),
+        ("--expect-source", options.expect_source, None if plan is None else plan.source_sha256),
+        ("--expect-seal", options.expect_seal, None if seal is None else seal.statement.sha256),
+    )
+    wanted = [
+        Expectation(option=option, expected=expected, actual=actual)
+        for option, expected, actual in rows
+        if expected is not None
+    ]
+    if wanted:
+        log.judge("what you expected", Standing.CHECKED, _expected(wanted))
+
+
+def _expected(wanted: list[Expectation]) -> Check:
+    yield from check_expectations(wanted)
+    return ", ".join(item.option.removeprefix("--expect-") for item in wanted)
+
+
+def _digests(documents: RunDocuments) -> tuple[NamedDigest, ...]:
+    plan = documents.plan
+    if plan is None:
+        return ()
+    return (
+        NamedDigest(name="plan", sha256=plan.document.plan_sha256),
+        NamedDigest(name="source", sha256=plan.document.source_sha256),
+    )

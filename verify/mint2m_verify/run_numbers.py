@@ -1,0 +1,169 @@
+"""The numbers of a run again, in the order in which they depend on each other.
+
+Rewards from text, losses from log-probs, norm from the gradient, the step from all of these; then the rank records and
+the receipt against what came out. A stage whose inputs are malformed is not reached, and says which.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mint2m_verify import layout, receipt_check, sessions
+from mint2m_verify.documents import Rollout, RunProfile, Scores
+from mint2m_verify.finding import Standing
+from mint2m_verify.findings import Findings
+from mint2m_verify.recompute import scores as score_checks
+from mint2m_verify.recompute import step as step_checks
+from mint2m_verify.recompute.grpo import TokenLosses, token_weights
+from mint2m_verify.run_documents import RunDocuments
+from mint2m_verify.sessions import Facts, Near
+
+_ROW_LOSSES = "advantages, losses, clip counts, total"
+_ROW_STEP = "optimizer step and moments"
+_TENSOR_FILES = (step_checks.ADAPTER_BEFORE, step_checks.ADAPTER, layout.GRADIENT, layout.OPTIMIZER_AFTER)
+
+
+def check_numbers(log: Findings, documents: RunDocuments) -> list[str]:
+    """Recompute and compare; what a float64 run's rounded export leaves unchecked is returned in words."""
+    losses = _scores(log, documents)
+    tensors = _step(log, documents)
+    profile, rollout, scores = documents.profile, documents.rollout, documents.scores
+    ranks, plan, receipt = documents.sessions, documents.plan, documents.receipt
+    notes: list[str] = []
+    needs: tuple[str, ...] = (layout.SCORES, layout.ROLLOUT, layout.RANK_SESSIONS, *_TENSOR_FILES)
+    if (
+        losses is not None
+        and tensors is not None
+        and profile is not None
+        and rollout is not None
+        and scores is not None
+        and ranks is not None
+    ):
+        digests = step_checks.adapter_digests(tensors)
+        rounded = profile.document.model.dtype == "float64"
+        if rounded:
+            notes.append("the ranks' adapter digests: a float64 run exports its adapter rounded to float32")
+        facts = _facts(rollout.document, scores.document, profile.document, losses, None if rounded else digests)
+        log.judge(
+            "rank records hold the recomputed numbers",
+            Standing.DERIVED,
+            sessions.check_facts(ranks.document, facts),
+            sources=needs,
+        )
+    else:
+        log.not_reached("rank records hold the recomputed numbers", needs)
+    needs = (layout.RECEIPT, layout.PLAN, layout.PROFILE, layout.RANK_SESSIONS, layout.SCORES)
+    if receipt is not None:
+        log.judge("receipt contradicts itself nowhere", Standing.DERIVED, receipt_check.check_self(receipt.document))
+    if receipt is not None and plan is not None and profile is not None and ranks is not None and scores is not None:
+        check = receipt_check.check_numbers(
+            receipt.document, plan.document, profile.document, ranks.document, scores.document
+        )
+        log.judge("receipt holds the recomputed numbers", Standing.DERIVED, check, sources=needs)
+    else:
+        log.not_reached("receipt holds the recomputed numbers", needs)
+    return notes
+
+
+def _scores(log: Findings, documents: RunDocuments) -> tuple[TokenLosses, ...] | None:
+    """Rewards and losses; the recomputed token losses where the scores are of the right shape."""
+    scores, rollout, payload, profile = documents.scores, documents.rollout, documents.payload, documents.profile
+    needs = (layout.SCORES, layout.ROLLOUT, layout.PAYLOAD, layout.PROFILE)
+    if scores is not None and rollout is not None and payload is not None:
+        check = score_checks.check_rewards(scores.document, rollout.document, payload.document)
+        log.judge("rewards from the response text", Standing.DERIVED, check, sources=needs)
+    else:
+        log.not_reached("rewards from the response text", needs)
+    if scores is None or rollout is None or profile is None:
+        log.not_reached("scores are of this rollout", needs)
+        log.not_reached(_ROW_LOSSES, needs)
+        return None
+    check = score_checks.check_identity(scores.document, rollout.document, profile.document)
+    log.judge("scores are of this rollout", Standing.CHECKED, check, sources=needs)
+    if not _computable(scores.document, profile.document):
+        log.not_reached(_ROW_LOSSES, needs)
+        return None
+    losses = score_checks.response_losses(scores.document, profile.document)
+    check = score_checks.check_losses(scores.document, losses, profile.document)
+    log.judge(_ROW_LOSSES, Standing.DERIVED, check, sources=needs)
+    return losses
+
+
+def _computable(scores: Scores, profile: RunProfile) -> bool:
+    """Whether the lists fit each other; where they do not, `check_identity` has said so."""
+    reference = profile.grpo.kl_beta > 0
+    return len(scores.rewards) == len(scores.responses) and all(
+        len(entry.policy) == len(entry.old) == len(entry.loss)
+        and (entry.ref is not None) == reference
+        and (entry.ref is None or len(entry.ref) == len(entry.policy))
+        for entry in scores.responses
+    )
+
+
+def _step(log: Findings, documents: RunDocuments) -> step_checks.StepTensors | None:
+    """The adapter, the gradient and the step; the tensors where their names and shapes agree."""
+    profile, scores = documents.profile, documents.scores
+    configs = [documents.raw(f"{folder}/{layout.ADAPTER_CONFIG}") for folder in ("artifacts/adapter-before", "adapter")]
+    if profile is not None and configs[0] is not None and configs[1] is not None:
+        check = step_checks.check_config(configs[0], configs[1], profile.document)
+        log.judge("adapter configuration", Standing.CHECKED, check, sources=(layout.PROFILE,))
+    else:
+        log.not_reached("adapter configuration", (layout.PROFILE,))
+    raw = {path: data for path in _TENSOR_FILES if (data := documents.raw(path)) is not None}
+    needs = (*_TENSOR_FILES, layout.PROFILE, layout.SCORES)
+    rows = ("adapter, gradient and moments fit", "gradient norm and clip", _ROW_STEP)
+    if len(raw) < len(_TENSOR_FILES) or profile is None or scores is None:
+        for row in rows:
+            log.not_reached(row, needs)
+        return None
+    tensors, faults = step_checks.read_step(raw)
+    for fault in faults:
+        log.unreadable(fault.file or "", (fault,))
+    if tensors is None:
+        for row in rows:
+            log.not_reached(row, needs)
+        return None
+    fits = log.judge(rows[0], Standing.CHECKED, step_checks.check_tensors(tensors, profile.document), sources=needs)
+    signal = any(scores.document.advantages) or profile.document.grpo.kl_beta > 0
+    log.judge(
+        rows[1],
+        Standing.DERIVED,
+        step_checks.check_norm(tensors, scores.document, profile.document, signal=signal),
+        sources=needs,
+    )
+    if not fits:
+        log.not_reached(rows[2], needs)
+        return None
+    log.judge(rows[2], Standing.DERIVED, step_checks.check_step(tensors, profile.document), sources=needs)
+    return tensors
+
+
+def _facts(
+    rollout: Rollout,
+    scores: Scores,
+    profile: RunProfile,
+    losses: tuple[TokenLosses, ...],
+    adapter_sha256: tuple[str, str] | None,
+) -> Facts:
+    scored = tuple(len(entry.policy) for entry in scores.responses)
+    weights = token_weights(scored, profile.grpo)
+    shares = (score_checks.response_share(loss, weight) for loss, weight in zip(losses, weights, strict=True))
+    deviations = (score_checks.ratio_deviation(loss) for loss in losses)
+    return Facts(
+        response_tokens=tuple(len(tokens) for tokens in rollout.responses),
+        scored_tokens=scored,
+        clipped=tuple((entry.clipped_low, entry.clipped_high) for entry in scores.responses),
+        gradient_norm=scores.gradient_norm,
+        clip_coefficient=scores.clip_coefficient,
+        shares=tuple(Near(value=value, slack=slack) for value, slack in shares),
+        deviations=tuple(Near(value=value, slack=slack) for value, slack in deviations),
+        drifts=tuple(_drift(loss) for loss in losses),
+        adapter_sha256=adapter_sha256,
+    )
+
+
+def _drift(loss: TokenLosses) -> Near | None:
+    """Mean drift of one response; None where there is no reference or nothing is scored."""
+    if loss.kl is None or not len(loss.kl):
+        return None
+    return Near(value=float(np.mean(loss.kl)), slack=float(np.mean(loss.kl_slack)))

@@ -1,0 +1,97 @@
+"""From findings and rows to the one report, and the guard against accepting what was never judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mint2m_verify.anchor import CONSISTENT_MODE, Anchor, ConsistencyOnly, DigestAnchor, KeyAnchor, VerifyOptions
+from mint2m_verify.finding import NamedDigest, Report, Standing, Trust, found
+from mint2m_verify.findings import Findings
+from mint2m_verify.seal import Seal, short
+from mint2m_verify.signing import key_id
+
+#: Findings that leave the anchor without force: no mode and no signer is named beside them.
+_UNANCHORED = frozenset(
+    {
+        "trust.no-anchor",
+        "trust.key-inside-evidence",
+        "trust.digest-mismatch",
+        "signature.invalid",
+        "signature.key-mismatch",
+        "signature.hint-mismatch",
+        "signature.not-by-key",
+        "seal.missing",
+        "seal.bundle-invalid",
+        "seal.invalid",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What was verified, by which command, and what the verdict does not establish."""
+
+    subject: str
+    command: str
+    not_checked: tuple[str, ...]
+    digests: tuple[NamedDigest, ...] = ()
+
+
+def finish(about: About, log: Findings, anchor: Anchor, options: VerifyOptions, seal: Seal | None) -> Report:
+    """The report; a row that failed or was not reached without any finding becomes one, so that nothing slips by."""
+    stuck = [row for row in log.requirements if row.standing in (Standing.FAILED, Standing.UNVERIFIABLE)]
+    if stuck and not log.findings:
+        log.add([found("verify.not-reached", actual=", ".join(row.required for row in stuck))])
+    anchored = not any(fault.id in _UNANCHORED for fault in log.findings)
+    trust = _trust(anchor, about, seal, anchored=anchored)
+    return Report(
+        subject=about.subject,
+        command=about.command,
+        requirements=log.requirements,
+        findings=log.findings,
+        not_checked=about.not_checked,
+        trust=trust,
+        claim_scope=None if seal is None else seal.statement.claim_scope,
+        evaluated_at=options.at,
+        summary=_summary(log, anchor, trust, anchored=anchored, sealed=seal is not None),
+    )
+
+
+def _trust(anchor: Anchor, about: About, seal: Seal | None, *, anchored: bool) -> Trust:
+    digests = list(about.digests)
+    if seal is not None:
+        digests.insert(0, NamedDigest(name="seal", sha256=seal.statement.sha256))
+    match anchor:
+        case KeyAnchor():
+            mine = key_id(anchor.key)
+            digests.insert(0, NamedDigest(name="key", sha256=mine))
+            ephemeral = seal is not None and seal.statement.signer == "ephemeral"
+            mode = "self-asserted" if ephemeral else "managed key"
+            signers = (mine,) if anchored else ()
+            shown = f"key {mine}"
+            return Trust(mode=mode if anchored else "none", anchor=shown, signers=signers, digests=tuple(digests))
+        case DigestAnchor():
+            mode = "digest" if anchored else "none"
+            return Trust(mode=mode, anchor=f"sha256 {anchor.sha256}", digests=tuple(digests))
+        case ConsistencyOnly():
+            return Trust(mode=CONSISTENT_MODE, digests=tuple(digests))
+        case _:
+            return Trust(digests=tuple(digests))
+
+
+def _summary(log: Findings, anchor: Anchor, trust: Trust, *, anchored: bool, sealed: bool) -> str:
+    if not log.findings:
+        match anchor:
+            case KeyAnchor():
+                kind = "ephemeral key, self-asserted," if trust.mode == "self-asserted" else "managed key"
+                return f"signed by {kind} {short(key_id(anchor.key))}"
+            case DigestAnchor():
+                return f"the evidence that digest {short(anchor.sha256)} names"
+            case _:
+                return trust.mode
+    ids = {fault.id for fault in log.findings}
+    if ids == {"trust.no-anchor"}:
+        return "The evidence is consistent with itself: --consistency-only shows that, and no more."
+    if anchored and sealed and isinstance(anchor, KeyAnchor) and any(id.startswith("tree.") for id in ids):
+        return "The seal itself is genuine: what differs was changed after it was signed."
+    return ""
