@@ -1,0 +1,97 @@
+"""Collectives over real processes: forward values, and gradients against the one-rank sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from mint2m_trainer.comm.collectives import exchange_rows, gather_rows, return_rows
+from mint2m_trainer.comm.groups import Comm, CommError
+from mint2m_trainer.comm.ledger import Ledger, Tag
+
+TAG = Tag(phase="test", chunk=0, layer=0)
+
+
+def values(rank: int, count: int) -> torch.Tensor:
+    """Rows that tell their rank and place; a ghost row of 99 behind an empty share."""
+    rows = torch.arange(count * 2, dtype=torch.float64).view(count, 2) + 100 * rank
+    return rows if count else torch.full((1, 2), 99.0, dtype=torch.float64)
+
+
+def gathered(comm: Comm, counts: tuple[int, ...]) -> Any:
+    local = values(comm.rank, counts[comm.rank]).requires_grad_()
+    every = gather_rows(local, counts, comm, TAG, "rows")
+    # Each rank weighs the rows differently; an owner's gradient is the sum of all weights.
+    (every * (comm.rank + 1) * torch.arange(1.0, every.shape[0] + 1, dtype=torch.float64)[:, None]).sum().backward()
+    return every.detach().tolist(), local.grad.tolist(), comm.ledger.digest()
+
+
+@pytest.mark.parametrize("counts", [(3, 2), (1, 0), (2, 2)])
+def test_gathered_rows_are_in_rank_order_and_gradient_returns_to_owners(
+    ranks: Callable[..., list[Any]], counts: tuple[int, ...]
+) -> None:
+    results = ranks(gathered, 2, counts)
+    want = torch.cat([values(rank, count) for rank, count in enumerate(counts) if count]).tolist()
+    start = 0
+    for rank, count in enumerate(counts):
+        every, grad, digest = results[rank]
+        assert every == want
+        expected = [[3.0 * (start + n + 1)] * 2 for n in range(count)] or [[0.0, 0.0]]  # 1 + 2 from both ranks
+        assert grad == expected
+        assert digest == results[0][2]
+        start += count
+
+
+def exchanged(comm: Comm) -> Any:
+    sent = ((1, 2), (3, 0))[comm.rank]
+    received = ((1, 3), (2, 0))[comm.rank]
+    x = (torch.arange(sum(sent), dtype=torch.float64) + 10 * comm.rank)[:, None].requires_grad_()
+    got = exchange_rows(x, received=received, sent=sent, comm=comm, tag=TAG, name="x")
+    (got * (comm.rank + 1)).sum().backward()
+    return got.detach().flatten().tolist(), x.grad.flatten().tolist()
+
+
+def test_an_uneven_exchange_sends_rows_and_brings_gradient_back(ranks: Callable[..., list[Any]]) -> None:
+    (first, first_grad), (second, second_grad) = ranks(exchanged, 2)
+    assert first == [0.0, 10.0, 11.0, 12.0]
+    assert second == [1.0, 2.0]
+    assert first_grad == [1.0, 2.0, 2.0]
+    assert second_grad == [1.0, 1.0, 1.0]
+
+
+def summed(comm: Comm) -> Any:
+    grad = torch.full((3, 1), (1e16, 1.0, -1e16)[comm.rank], dtype=torch.float64)
+    return return_rows(grad, (1, 1, 1), comm, TAG, "g").flatten().tolist()
+
+
+def test_sums_over_ranks_are_in_rank_order(ranks: Callable[..., list[Any]]) -> None:
+    # (1e16 + 1) - 1e16 is 0 in float64; any other order gives 1.
+    assert ranks(summed, 3) == [[0.0]] * 3
+
+
+def disagreeing(comm: Comm) -> Any:
+    comm.ledger.record(Tag(phase="test", chunk=comm.rank // 2), "rows.gather", 8)
+    try:
+        comm.agree("test")
+    except CommError as fault:
+        return str(fault)
+    return "agreed"
+
+
+def test_a_rank_with_another_sequence_is_named(ranks: Callable[..., list[Any]]) -> None:
+    said = ranks(disagreeing, 3)
+    assert said == ["test: collectives of ranks [2] differ from rank 0"] * 3
+
+
+def test_the_digest_covers_order_and_not_bytes() -> None:
+    def digest(*calls: tuple[str, int]) -> str:
+        ledger = Ledger()
+        for operation, size in calls:
+            ledger.record(TAG, operation, size)
+        return ledger.digest()
+
+    assert digest(("a", 1), ("b", 2)) == digest(("a", 7), ("b", 9))
+    assert digest(("a", 1), ("b", 2)) != digest(("b", 2), ("a", 1))
+    assert digest(("a", 1)) != digest(("a", 1), ("a", 1))
