@@ -1,0 +1,259 @@
+"""The prefix's gradient against plain autograd over the whole sequence, and misuse of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from mint2m_trainer import evidence
+from mint2m_trainer.comm.groups import Comm
+from mint2m_trainer.kernels import TorchKernels
+from mint2m_trainer.model.glm import Bounds
+from mint2m_trainer.model.policy import Policy, PolicySource, materialize
+from mint2m_trainer.prefix.decisions import Decisions
+from mint2m_trainer.prefix.layout import Layout
+from mint2m_trainer.prefix.session import LocalLoss, Session, page_shape
+from mint2m_trainer.prefix.store import MemoryRowStore, PrefixError
+from torch import Tensor
+
+PROMPT, RESPONSES = 37, (5, 1, 3)
+FAMILIES = ("attention", "dense", "shared", "expert", "unembed")
+
+
+def policy(comm: Comm, snapshot: Path, dtype: str = "float64", expert_tokens: int = 4096) -> Policy:
+    """The small model with an adapter that does something: B is drawn by name as A is."""
+    made = materialize(
+        PolicySource(
+            snapshot=snapshot,
+            adapter=None,
+            families=FAMILIES,
+            rank=2,
+            alpha=4.0,
+            seed=3,
+            dtype=dtype,
+            angle_dtype="float32",
+            bounds=Bounds(head_tokens=2, expert_tokens=expert_tokens),
+        ),
+        comm,
+    )
+    with torch.no_grad():
+        for name, parameter in made.trainable():
+            if "lora_B" in name:
+                seed = sum(name.encode()) * 7919 + len(name)
+                noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed))
+                parameter.copy_(noise * 0.1)
+    return made
+
+
+def session(made: Policy, comm: Comm, mode: str, *, chunk: int = 8, decisions: str = "store") -> Session:
+    generator = torch.Generator().manual_seed(17)
+    tokens = lambda n: torch.randint(0, 64, (n,), generator=generator)  # noqa: E731
+    return Session(
+        model=made.wrapped,
+        inner=made.inner,
+        comm=comm,
+        kernels=TorchKernels(query_tile=6),
+        layout=Layout(chunk=chunk, cp=comm.size, rank=comm.rank),
+        store=MemoryRowStore(page_shape(made.inner)),
+        decisions=Decisions(decisions),
+        mode=mode,
+        prompt=tokens(PROMPT),
+        responses=[tokens(n) for n in RESPONSES],
+        weights=lambda: evidence.weights_witness(made.inner),
+    )
+
+
+def weighted(logp: Tensor, local: slice) -> LocalLoss:
+    """A loss that weighs tokens differently, so that a misplaced token shows."""
+    weight = torch.arange(local.start + 1, local.stop + 1, dtype=logp.dtype)
+    return LocalLoss(total=(logp * weight).sum(), tokens=torch.stack([weight], dim=1))
+
+
+def gradients(made: Policy, run: Session, mode: str) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """All gradients by name after a whole pass, and the log-probs of each response."""
+    run.capture()
+    logp = [run.replay(response, weighted).logp for response in range(len(RESPONSES))]
+    if mode == "exact":
+        run.reverse()
+    made.wrapped.finish_grad_sync()
+    return dict(made.gradient_tensors("test")), logp
+
+
+def whole(comm: Comm, snapshot: Path, mode: str, **options: Any) -> tuple[dict[str, Tensor], list[Tensor]]:
+    made = policy(comm, snapshot)
+    return gradients(made, session(made, comm, mode, **options), mode)
+
+
+def relative(candidate: dict[str, Tensor], reference: dict[str, Tensor]) -> float:
+    assert candidate.keys() == reference.keys()
+    assert reference
+    difference = sum(float((candidate[name] - reference[name]).square().sum()) for name in reference)
+    return (difference / sum(float(value.square().sum()) for value in reference.values())) ** 0.5
+
+
+@pytest.mark.parametrize(("chunk", "decisions"), [(8, "store"), (8, "rescore"), (1, "store"), (64, "store")])
+def test_the_exact_gradient_is_that_of_the_whole_sequence(
+    single: Comm, small_snapshot: Path, chunk: int, decisions: str
+) -> None:
+    right, right_logp = whole(single, small_snapshot, "conventional")
+    found, logp = whole(single, small_snapshot, "exact", chunk=chunk, decisions=decisions)
+    assert relative(found, right) < 1e-12
+    for a, b in zip(logp, right_logp, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_the_detached_gradient_is_another_though_log_probs_are_equal(single: Comm, small_snapshot: Path) -> None:
+    right, _ = whole(single, small_snapshot, "exact")
+    _, logp = whole(single, small_snapshot, "exact")
+    found, detached_logp = whole(single, small_snapshot, "detached")
+    assert all(torch.equal(a, b) for a, b in zip(logp, detached_logp, strict=True))
+    assert relative(found, right) > 0.05
+
+
+def test_the_exact_gradient_passes_a_finite_difference(single: Comm, small_snapshot: Path) -> None:
+    found, _ = whole(single, small_snapshot, "exact")
+    for name in (
+        "base_model.model.model.layers.0.self_attn.kv_a_proj_with_mqa.lora_A.weight",
+        "base_model.model.model.layers.1.self_attn.kv_b_proj.lora_B.weight",
+        "base_model.model.model.layers.0.mlp.up_proj.lora_B.weight",
+        "base_model.model.lm_head.lora_A.weight",
+    ):
+        values = []
+        for step in (1e-5, -1e-5):
+            made = policy(single, small_snapshot)
+            parameter = dict(made.trainable())[name]
+            direction = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+            with torch.no_grad():
+                parameter += step * direction
+            run = session(made, single, "detached")
+            run.capture()
+            scored = [run.score(response) for response in range(len(RESPONSES))]
+            values.append(sum(float(weighted(logp, slice(0, logp.numel())).total) for logp in scored))
+        measured = (values[0] - values[1]) / 2e-5
+        assert measured == pytest.approx(float((found[name] * direction).sum()), rel=1e-5, abs=1e-8), name
+
+
+def test_small_expert_batches_change_nothing(single: Comm, small_snapshot: Path) -> None:
+    results = []
+    for expert_tokens in (4096, 2):
+        made = policy(single, small_snapshot, expert_tokens=expert_tokens)
+        results.append(gradients(made, session(made, single, "exact"), "exact")[0])
+    assert relative(results[1], results[0]) < 1e-13
+
+
+def test_two_ranks_give_the_gradient_of_one_though_a_response_has_one_token(
+    ranks: Callable[..., list[Any]], single: Comm, small_snapshot: Path
+) -> None:
+    right, right_logp = whole(single, small_snapshot, "exact")
+    results = ranks(whole, 2, small_snapshot, "exact")
+    for found, logp in results:
+        assert relative(found, right) < 1e-12
+        for a, b in zip(logp, right_logp, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_chunks_smaller_than_the_world_leave_ghosts_and_the_same_gradient(
+    ranks: Callable[..., list[Any]], single: Comm, small_snapshot: Path
+) -> None:
+    right, _ = whole(single, small_snapshot, "conventional")
+    for found, _ in ranks(chunk_of_three, 4, small_snapshot):
+        assert relative(found, right) < 1e-12
+
+
+def chunk_of_three(comm: Comm, snapshot: Path) -> tuple[dict[str, Tensor], list[Tensor]]:
+    return whole(comm, snapshot, "exact", chunk=3)
+
+
+def test_scoring_twice_and_replaying_give_the_same_bits(single: Comm, small_snapshot: Path) -> None:
+    made = policy(single, small_snapshot, dtype="float32")
+    run = session(made, single, "exact")
+    run.capture()
+    first, second = run.score(0), run.score(0)
+    assert torch.equal(first, second)
+    assert torch.equal(run.replay(0, weighted).logp, first)
+
+
+def test_pages_in_bfloat16_reverse_bit_for_bit(single: Comm, small_snapshot: Path) -> None:
+    made = policy(single, small_snapshot, dtype="bfloat16")
+    found, _ = gradients(made, session(made, single, "exact"), "exact")
+    assert all(bool(torch.isfinite(value).all()) for value in found.values())
+    right, _ = whole(single, small_snapshot, "exact")
+    inner = sum(float((found[name].double() * right[name]).sum()) for name in right)
+    norms = [sum(float(v.double().square().sum()) for v in side.values()) ** 0.5 for side in (found, right)]
+    assert inner / (norms[0] * norms[1]) > 0.95
+
+
+def test_passes_out_of_order_are_refused(single: Comm, small_snapshot: Path) -> None:
+    made = policy(single, small_snapshot)
+    run = session(made, single, "exact")
+    with pytest.raises(PrefixError, match="scoring after new"):
+        run.score(0)
+    with pytest.raises(PrefixError, match="reversed after new"):
+        run.reverse()
+    run.capture()
+    with pytest.raises(PrefixError, match="captured after captured"):
+        run.capture()
+    run.replay(0, weighted)
+    with pytest.raises(PrefixError, match="scoring after replaying"):
+        run.score(0)
+    with pytest.raises(PrefixError, match="replayed already"):
+        run.replay(0, weighted)
+    with pytest.raises(PrefixError, match="1 of 3 responses"):
+        run.reverse()
+
+
+def test_a_detached_session_has_no_reverse_pass(single: Comm, small_snapshot: Path) -> None:
+    made = policy(single, small_snapshot)
+    run = session(made, single, "detached")
+    run.capture()
+    for response in range(len(RESPONSES)):
+        run.replay(response, weighted)
+    with pytest.raises(PrefixError, match="no reverse pass"):
+        run.reverse()
+
+
+def test_pages_under_other_weights_are_refused(single: Comm, small_snapshot: Path) -> None:
+    made = policy(single, small_snapshot)
+    run = session(made, single, "exact")
+    run.capture()
+    with torch.no_grad():
+        made.trainable()[0][1].add_(1e-3)
+    with pytest.raises(PrefixError, match="other weights"):
+        run.replay(0, weighted)
+
+
+def test_a_changed_page_is_refused(single: Comm, small_snapshot: Path) -> None:
+    made = policy(single, small_snapshot)
+    run = session(made, single, "exact")
+    run.capture()
+    run._store.chunk_rows(run.chunks[0]).rows[0][0, 0] += 1e-6
+    with pytest.raises(PrefixError, match="changed since"):
+        run.score(0)
+
+
+def test_a_recomputed_row_that_differs_by_one_bit_aborts_the_reverse_pass(single: Comm, small_snapshot: Path) -> None:
+    made = policy(single, small_snapshot)
+    run = session(made, single, "exact")
+    run.capture()
+    for response in range(len(RESPONSES)):
+        run.replay(response, weighted)
+    row = run._store.chunk_rows(run.chunks[2]).rows[1]
+    row.view(torch.int64)[0, 0] ^= 1
+    run._witness = run._store.witness()  # hide the write from the witness: the comparison must see it by itself
+    with pytest.raises(PrefixError, match=r"chunk 2 layer 1: recomputed rows differ"):
+        run.reverse()
+
+
+def test_closing_drops_pages_and_ends_the_session(single: Comm, small_snapshot: Path) -> None:
+    made = policy(single, small_snapshot)
+    run = session(made, single, "exact")
+    run.capture()
+    run.replay(0, weighted)
+    run.close()
+    run.close()
+    assert run._store.length == 0
+    with pytest.raises(PrefixError, match="after closed"):
+        run.replay(1, weighted)
