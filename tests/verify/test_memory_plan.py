@@ -1,0 +1,218 @@
+"""The byte plan against numbers that others published or measured, and by its scaling."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mint2m_verify.documents.inputs import (
+    Context,
+    FixtureShape,
+    GrpoOptions,
+    LoraOptions,
+    MemoryOptions,
+    ModelNumerics,
+    OptimizerContract,
+    PrefixOptions,
+    RunProfile,
+    Timeouts,
+    Topology,
+)
+from mint2m_verify.finding import FindingError
+from mint2m_verify.memory_plan import check_memory, plan_memory, rank_memory
+from mint2m_verify.model_numbers import parse_numbers
+
+#: GLM-5 by the defaults of transformers' GlmMoeDsaConfig (zai-org/GLM-5), with 21 full indexers among its 78 layers:
+#: the number for which a token's pages are the design's 93 KiB.
+GLM5: dict[str, Any] = {
+    "vocab_size": 154880,
+    "hidden_size": 6144,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 78,
+    "num_attention_heads": 64,
+    "n_shared_experts": 1,
+    "n_routed_experts": 256,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 2048,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 256,
+    "qk_nope_head_dim": 192,
+    "num_experts_per_tok": 8,
+    "index_topk": 2048,
+    "index_head_dim": 128,
+    "index_n_heads": 32,
+    "first_k_dense_replace": 3,
+    "indexer_types": ["full" if i < 3 or i % 4 == 2 else "shared" for i in range(78)],
+}
+GIB = 2**30
+
+
+def profile(prompt: int, ranks: int, **changes: Any) -> RunProfile:
+    made = RunProfile(
+        name="p",
+        topology=Topology(
+            world_size=ranks, tensor_parallel=1, pipeline_parallel=1, context_parallel=ranks, expert_parallel=ranks
+        ),
+        context=Context(prompt_tokens=prompt, max_response_tokens=16),
+        group_size=2,
+        model=ModelNumerics(dtype="bfloat16", rope_angle_dtype="float32"),
+        lora=LoraOptions(rank=8, alpha=16.0, families=("attention", "dense", "shared", "expert", "unembed"), seed=0),
+        optimizer=OptimizerContract(
+            name="adam",
+            lr=1e-4,
+            min_lr=0.0,
+            beta1=0.9,
+            beta2=0.999,
+            eps=1e-8,
+            weight_decay=0.01,
+            decoupled_weight_decay=True,
+            clip_grad=1.0,
+            schedule="constant",
+            distributed_optimizer=False,
+            state_dtype="float32",
+        ),
+        grpo=GrpoOptions(
+            clip_low=0.2,
+            clip_high=0.2,
+            clip_dual=None,
+            kl_beta=0.0,
+            kl_estimator="k3",
+            advantage_eps=1e-6,
+            aggregation="token_mean",
+            norm_tokens=None,
+            old_source="recompute",
+            ref_source="recompute",
+        ),
+        prefix=PrefixOptions(gradient="exact", chunk_tokens=8192, decisions="store", route="fetch"),
+        memory=MemoryOptions(head_tokens=512, query_tile=64, expert_tokens=1024, rank_bytes=None),
+        timeouts_s=Timeouts(start=60, phase=60, cleanup=60),
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def test_glm5_has_the_744_billion_parameters_that_its_makers_state() -> None:
+    assert parse_numbers(GLM5, file="c").parameters == pytest.approx(744e9, rel=2e-3)
+
+
+def test_two_million_tokens_on_32_ranks_need_the_pages_that_the_design_states() -> None:
+    """93 KiB of pages, 175 of gradient pages and 168 of stored ids a token; 27 GiB a rank."""
+    model = parse_numbers(GLM5, file="c")
+    plan = rank_memory(model, profile(2_097_152, 32), sharded_pages=True)
+    assert plan.page_bytes_per_token == 93 * 1024
+    assert plan.gradient_page_bytes_per_token // 1024 == 175
+    selected = 4 * 21 * 2048
+    assert selected == 168 * 1024
+    assert plan.decision_bytes_per_token == selected + 4 * 75 * 8  # and the expert ids
+    grows = sum(plan.bytes_of(category) for category in ("pages", "gradient-pages", "decisions"))
+    assert round(grows / GIB) == 27
+
+
+def test_replicated_pages_cost_every_rank_the_whole_prefix() -> None:
+    model = parse_numbers(GLM5, file="c")
+    one = rank_memory(model, profile(65_537, 1))
+    many = rank_memory(model, profile(65_537, 8))
+    assert many.bytes_of("pages") == one.bytes_of("pages") == 65_536 * 93 * 1024
+    assert many.bytes_of("decisions") * 8 == one.bytes_of("decisions")
+
+
+def test_weights_of_one_rank_are_the_snapshots_and_experts_are_dealt_out() -> None:
+    """float32 keeps four bytes of every parameter; with 8 ranks only the experts shrink."""
+    model = parse_numbers(GLM5, file="c")
+    numerics = ModelNumerics(dtype="float32", rope_angle_dtype="float32")
+    experts = 75 * 256 * 3 * 6144 * 2048
+    one = rank_memory(model, profile(8192, 1, model=numerics)).bytes_of("weights")
+    eight = rank_memory(model, profile(8192, 8, model=numerics)).bytes_of("weights")
+    assert one == 4 * model.parameters
+    assert one - eight == 4 * experts * 7 // 8
+
+
+def test_lora_and_its_state_are_counted_by_family() -> None:
+    """Rank 8 on the unembedding alone: 8 (154880 + 6144) elements; parameter, two gradients, two moments."""
+    lora = LoraOptions(rank=8, alpha=16.0, families=("unembed",), seed=0)
+    plan = rank_memory(parse_numbers(GLM5, file="c"), profile(8192, 2, lora=lora))
+    elements = 8 * (154880 + 6144)
+    sizes = [plan.bytes_of(category) for category in ("lora", "gradients", "optimizer")]
+    assert sizes == [4 * elements, 8 * elements, 8 * elements]
+
+
+def test_detached_and_rescored_prefixes_keep_no_gradient_pages_and_no_decisions() -> None:
+    model = parse_numbers(GLM5, file="c")
+    detached = PrefixOptions(gradient="detached", chunk_tokens=512, decisions="store", route="fetch")
+    rescored = PrefixOptions(gradient="exact", chunk_tokens=512, decisions="rescore", route="fetch")
+    plan = rank_memory(model, profile(8192, 1, prefix=detached))
+    assert (plan.bytes_of("gradient-pages"), plan.bytes_of("decisions")) == (0, 0)
+    assert plan.bytes_of("pages") > 0
+    plan = rank_memory(model, profile(8192, 1, prefix=rescored))
+    assert plan.bytes_of("decisions") == 0
+    assert plan.bytes_of("gradient-pages") > 0
+
+
+def test_activations_follow_the_chunk_and_not_the_prompt() -> None:
+    model = parse_numbers(GLM5, file="c")
+
+    def activations(prompt: int, chunk: int) -> int:
+        prefix = PrefixOptions(gradient="exact", chunk_tokens=chunk, decisions="store", route="fetch")
+        return rank_memory(model, profile(prompt, 1, prefix=prefix)).bytes_of("activations")
+
+    assert activations(2**20, 4096) == activations(2**21, 4096)
+    assert 1.8 < activations(2**20, 8192) / activations(2**20, 4096) < 2.1
+
+
+def test_one_rank_needs_no_communication_buffers() -> None:
+    model = parse_numbers(GLM5, file="c")
+    assert rank_memory(model, profile(8192, 1)).bytes_of("communication") == 0
+    assert rank_memory(model, profile(8192, 2)).bytes_of("communication") > 0
+
+
+def test_the_plan_for_a_fixture_uses_its_lengths() -> None:
+    shape = FixtureShape(vocab_size=154880, prompt_tokens=1025, response_tokens=(9, 12))
+    items = plan_memory(json.dumps(GLM5).encode(), profile(2_097_152, 1), shape)
+    assert {item.category: item.bytes for item in items}["pages"] == 1024 * 93 * 1024
+    assert len(items) == len({item.category for item in items}) == 9
+
+
+def test_a_plan_that_does_not_fit_is_a_finding_with_both_numbers() -> None:
+    plan = rank_memory(parse_numbers(GLM5, file="c"), profile(65_537, 1))
+    assert check_memory(plan, available_bytes=plan.total, source="/memory/rank_bytes") == ()
+    (fault,) = check_memory(plan, available_bytes=plan.total - 1, source="/memory/rank_bytes")
+    assert fault.id == "memory.does-not-fit"
+    assert str(plan.total) in str(fault.actual)
+    assert str(plan.total - 1) in str(fault.expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hidden_size", 0),
+        ("hidden_size", 64.0),
+        ("hidden_size", True),
+        ("vocab_size", None),
+        ("indexer_types", ["full"]),
+        ("indexer_types", ["half"] * 78),
+        ("mlp_layer_types", "dense"),
+    ],
+)
+def test_a_config_without_its_numbers_gives_no_plan(name: str, value: object) -> None:
+    with pytest.raises(FindingError) as fault:
+        parse_numbers(GLM5 | {name: value}, file="config.json")  # type: ignore[arg-type]
+    assert fault.value.finding.id == "memory.model-numbers"
+    assert fault.value.finding.pointer == f"/{name}"
+
+
+def test_planned_pages_are_the_bytes_that_a_store_holds(shared: Any) -> None:
+    """The oracle's model: rows of 48 and, on three full layers, keys of 32; float32; 149 of 150 prompt tokens."""
+    from mint2m_verify.model_numbers import read_numbers
+
+    snapshot: Path = shared("oracle") / "indexshare" / "snapshot"
+    numerics = ModelNumerics(dtype="float32", rope_angle_dtype="float32")
+    plan = rank_memory(read_numbers(snapshot), profile(150, 1, model=numerics))
+    assert plan.bytes_of("pages") == 149 * 4 * (5 * 48 + 3 * 32)
+    assert plan.bytes_of("gradient-pages") == 149 * 4 * 5 * 48
+    assert plan.bytes_of("decisions") == 149 * 4 * (3 * 24 + 4 * 2)
+    assert math.isclose(plan.total, sum(item.bytes for item in plan.items))
