@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import mint2m_trainer.compat  # noqa: F401  # before any other import of megatron
-import torch
 from mint2m_trainer.comm.groups import Comm, close_comm, open_comm
 from mint2m_trainer.comm.ledger import Ledger
 from mint2m_trainer.model.init_tiny import init_tiny
@@ -82,6 +82,12 @@ def small_snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("small") / "snapshot"
     init_tiny(place, 11, SMALL)
     return place
+
+
+@pytest.fixture
+def small_config() -> dict[str, Any]:
+    """What `small_snapshot` was made from, to change."""
+    return dict(SMALL)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from mint2m_trainer.comm.collectives import exchange_rows, gather_rows, return_rows
 from mint2m_trainer.comm.groups import Comm, CommError
 from mint2m_trainer.comm.ledger import Ledger, Tag

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from mint2m_trainer.kernels import SparseAttention, TorchKernels
 from torch import Tensor
+
+from mint2m_trainer.kernels import SparseAttention, TorchKernels
 
 T, S, H, D, R, K = 11, 17, 3, 6, 4, 5
 SCALE = 0.37

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
+
 from mint2m_trainer.kernels import KeyBlock, TorchKernels
 from mint2m_trainer.kernels.reference import index_scores, select
-from torch import Tensor
 
 
 def brute_force(q: Tensor, w: Tensor, keys: Tensor, qpos: Tensor, k: int) -> list[list[int]]:

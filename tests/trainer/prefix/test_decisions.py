@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
+
 from mint2m_trainer.prefix.decisions import Decisions
 from mint2m_trainer.prefix.store import PrefixError
-from torch import Tensor
 
 
 def never() -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from mint2m_trainer.prefix.layout import Layout, Span
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from mint2m_trainer import evidence
 from mint2m_trainer.comm.groups import Comm
 from mint2m_trainer.kernels import TorchKernels
@@ -17,7 +19,6 @@ from mint2m_trainer.prefix.decisions import Decisions
 from mint2m_trainer.prefix.layout import Layout
 from mint2m_trainer.prefix.session import LocalLoss, Session, page_shape
 from mint2m_trainer.prefix.store import MemoryRowStore, PrefixError
-from torch import Tensor
 
 PROMPT, RESPONSES = 37, (5, 1, 3)
 FAMILIES = ("attention", "dense", "shared", "expert", "unembed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from mint2m_trainer.prefix.layout import Layout
 from mint2m_trainer.prefix.store import ChunkRows, MemoryRowStore, PageShape, PrefixError
 
