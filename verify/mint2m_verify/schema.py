@@ -21,6 +21,9 @@ _ZERO_DIGEST = "0" * 64
 #: A schema of these words alone is a range of numbers.
 _RANGE_WORDS = {"type", "minimum", "maximum"}
 
+#: Python types of JSON numbers; bool is a subclass of int and no number, so types are compared, not instances.
+_NUMBER_KINDS: dict[str, set[type]] = {"integer": {int}, "number": {int, float}}
+
 
 def schema_directory() -> Path:
     """Where the schemas lie: inside the installed package, or at the root of a source checkout."""
@@ -113,12 +116,13 @@ def _validator(name: str) -> Validator:
         if not _plain_numbers(_resolved(schema), values):
             yield from items(validator, schema, values, parent)
 
-    quick = extend(Draft202012Validator, {"items": numbers_first})
-    return quick(
+    quick: Any = extend(Draft202012Validator, {"items": numbers_first})  # type: ignore[no-untyped-call]  # its stubs
+    validator: Validator = quick(
         json.loads(schema_text(name)),
         registry=_registry(),
         format_checker=Draft202012Validator.FORMAT_CHECKER,
     )
+    return validator
 
 
 def _resolved(schema: Any) -> Any:
@@ -138,7 +142,7 @@ def _plain_numbers(schema: Any, values: Any) -> bool:
     """Whether `schema` asks for numbers in a range and every one of `values` is one; False decides nothing."""
     if not isinstance(schema, dict) or not isinstance(values, list) or not schema.keys() <= _RANGE_WORDS:
         return False
-    kinds = {"integer": {int}, "number": {int, float}}.get(schema.get("type", ""))
+    kinds: set[type] | None = _NUMBER_KINDS.get(schema.get("type", ""))
     if kinds is None or not values or not set(map(type, values)) <= kinds:
         return False
     least, most = min(values), max(values)
