@@ -11,7 +11,17 @@ from mint2m.outcome import Outcome
 from mint2m_verify import __version__
 
 #: Modules that each add their commands with `register(app)`, in the order of `mint2m --help`.
-COMMAND_MODULES = ("mint2m.schema_commands",)
+COMMAND_MODULES = (
+    "mint2m.run_commands",
+    "mint2m.verify_commands",
+    "mint2m.sign_commands",
+    "mint2m.keys_commands",
+    "mint2m.parity_commands",
+    "mint2m.model_commands",
+    "mint2m.fixture_commands",
+    "mint2m.schema_commands",
+    "mint2m.explain_command",
+)
 
 
 def build() -> typer.Typer:

@@ -7,7 +7,9 @@ failure or an interrupt leaves inputs, plan and journal, and no receipt.
 
 from __future__ import annotations
 
+import secrets
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from mint2m_trainer.cluster.directory import prepare, remove_half_written
 from mint2m_trainer.cluster.journal import Journal, read, utc_now
 from mint2m_trainer.cluster.leftovers import settle_local
 from mint2m_trainer.cluster.messages import Hello, PhaseReply, Progress, RankTask
+from mint2m_trainer.cluster.narration import phase_line, stage_name
 from mint2m_trainer.cluster.outcome import Ended, disagreements, rank_sessions, write_receipt
 from mint2m_trainer.cluster.progress import Silent, Watcher
 from mint2m_trainer.cluster.ray_session import LOCAL, RaySession, close_ray, open_ray
@@ -88,7 +91,7 @@ def train(
     check_plan(plan, inputs, file=layout.PLAN)
     root.mkdir(parents=True, exist_ok=True)
     journal_path = journal_path or root / layout.OWNERSHIP
-    execution_id = _new_execution_id()
+    execution_id = secrets.token_hex(32)
     started_at = utc_now()
     with Journal.create(journal_path, plan_sha256=plan.plan_sha256, execution_id=execution_id) as journal:
         journal.write("opened", detail=f"mint2m train of {plan.run_id}")
@@ -98,12 +101,6 @@ def train(
     sessions = rank_sessions(plan, execution_id, run.hellos, run.replies, ended)
     receipt = write_receipt(root, plan, sessions, ended, started_at=started_at, ended_at=utc_now())
     return Trained(receipt=receipt, replies=run.replies)
-
-
-def _new_execution_id() -> str:
-    import secrets
-
-    return secrets.token_hex(32)
 
 
 class _Run:
@@ -165,18 +162,21 @@ class _Run:
         if self._ranks is None:
             raise RuntimeError("no ranks to drive")
         for phase in self._plan.phases:
-            self._stage = phase
-            self._watcher.advance(phase, 0, 1)
+            self._stage, begun = phase, time.monotonic()
+            self._watcher.advance(stage_name(phase), 0, 1)
             replies = self._ranks.run(phase, self._tell)
             for fault in disagreements(replies):
                 raise FindingError(fault)
             self.replies[phase] = replies
-            self._watcher.advance(phase, 1, 1)
+            self._watcher.advance(stage_name(phase), 1, 1)
+            line = phase_line(self._plan, self._inputs.fixture.rollout, replies, time.monotonic() - begun)
+            if line is not None:
+                self._watcher.stage(line.name, line.text)
 
     def _tell(self, word: Progress) -> None:
-        # All ranks work on the same units; one bar shows the slowest known rank well enough from rank 0.
+        # All ranks work on the same units in lock step, so rank 0 speaks for all.
         if word.rank == 0 and word.phase == self._stage:
-            self._watcher.advance(word.phase, word.done, word.total)
+            self._watcher.advance(stage_name(word.phase), word.done, word.total)
 
     def _task(self, rank: int) -> RankTask:
         inputs, plan = self._inputs, self._plan

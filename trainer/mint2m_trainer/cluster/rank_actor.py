@@ -7,7 +7,6 @@ as one kind of error.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import os
 import socket
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 
 import ray
 
+from mint2m_trainer.cluster.directory import reference
 from mint2m_trainer.cluster.journal import utc_now
 from mint2m_trainer.cluster.messages import (
     Hello,
@@ -27,7 +27,6 @@ from mint2m_trainer.cluster.messages import (
     told_as_rank_error,
 )
 from mint2m_trainer.cluster.process import identify
-from mint2m_verify.documents.base import FileRef
 from mint2m_verify.documents.plan import Plan
 from mint2m_verify.documents.records import PhaseEvidence
 from mint2m_verify.files import read_once
@@ -111,7 +110,7 @@ class RankActor:
                 started_at=started_at,
                 ended_at=ended_at,
                 evidence=outcome.evidence,
-                files=tuple(self._reference(path) for path in sorted(outcome.files)),
+                files=tuple(reference(task.run_dir, path) for path in sorted(outcome.files)),
             )
 
     def close(self) -> bool:
@@ -160,11 +159,6 @@ class RankActor:
                 self._coordinator.report.remote(Progress(rank=self._task.rank, phase=phase, done=done, total=total))
 
         return progress
-
-    def _reference(self, path: str) -> FileRef:
-        with (self._task.run_dir / path).open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            return FileRef(path=path, sha256=digest, size=os.fstat(stream.fileno()).st_size)
 
 
 def _bundle() -> int:

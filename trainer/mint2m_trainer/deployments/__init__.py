@@ -27,30 +27,40 @@ class Packaged:
     """A deployment on this machine: its model and its prompt are made from seeds, its ranks share the machine."""
 
     name: str
-    profile: str
     world_size: int
+    prompt_tokens: int
+    chunk_tokens: int
     model_seed: int = 7
     ledger_seed: int = 7
     #: Members of the model's config to change from the tiny defaults.
-    model_config: Mapping[str, Json] = field(default_factory=dict)
+    model_config: Mapping[str, Json] = field(default_factory=lambda: {"max_position_embeddings": 65_536})
 
+
+_PROFILE = "local.profile.json"
 
 PACKAGED: Mapping[str, Packaged] = {
     item.name: item
     for item in (
-        Packaged(name="local", profile="local.profile.json", world_size=2),
-        Packaged(name="local-1", profile="local.profile.json", world_size=1),
+        # 32,768 byte tokens: a document of 32 KiB.
+        Packaged(name="local", world_size=2, prompt_tokens=32_768, chunk_tokens=1024),
+        Packaged(name="local-8k", world_size=2, prompt_tokens=8192, chunk_tokens=512),
+        Packaged(name="local-8k-1", world_size=1, prompt_tokens=8192, chunk_tokens=512),
     )
 }
 
 
 def packaged_profile(item: Packaged) -> RunProfile:
-    """The profile of a packaged deployment, at its world size."""
-    raw = read_once(Path(__file__).with_name(item.profile), name=item.profile)
-    profile = RunProfile.parse(raw, file=item.profile, canonical_form=False)
+    """The profile of a packaged deployment: the one common file, at its world size and length."""
+    raw = read_once(Path(__file__).with_name(_PROFILE), name=_PROFILE)
+    profile = RunProfile.parse(raw, file=_PROFILE, canonical_form=False)
     world = item.world_size
-    topology = replace(profile.topology, world_size=world, context_parallel=world, expert_parallel=world)
-    return replace(profile, name=f"{profile.name}-x{world}", topology=topology)
+    return replace(
+        profile,
+        name=item.name,
+        topology=replace(profile.topology, world_size=world, context_parallel=world, expert_parallel=world),
+        context=replace(profile.context, prompt_tokens=item.prompt_tokens),
+        prefix=replace(profile.prefix, chunk_tokens=item.chunk_tokens),
+    )
 
 
 def build(run_dir: Path, item: Packaged, *, profile: RunProfile | None = None) -> Path:

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from mint2m_verify import __version__
 from mint2m_verify.deployment_files import Check, Gathered, gather
 from mint2m_verify.documents.records import Doctor, DoctorCheck
-from mint2m_verify.finding import Finding, Report, Requirement, Standing
+from mint2m_verify.finding import Finding, FindingError, Report, Requirement, Standing, found
 from mint2m_verify.walk import Progress
 
 Scope: TypeAlias = Literal["checkout", "run", "validation"]
@@ -48,6 +48,19 @@ class Examination:
             findings=self.findings,
             summary=summary,
         )
+
+
+def examine(scope: Scope, *, deployment: Path | None, profile: Path | None, root: Path) -> Examination:
+    """`mint2m doctor`: by scope. Raises `FindingError` (`doctor.*`) for a scope or option that is not there."""
+    match scope:
+        case "run":
+            if deployment is None:
+                raise FindingError(found("doctor.option-missing", expected="--deployment", actual="none"))
+            return examine_run(deployment, profile=profile, output=None)
+        case "checkout":
+            return examine_checkout(root)
+        case "validation":
+            raise FindingError(found("doctor.scope-unsupported", expected="run or checkout", actual=scope))
 
 
 def examine_run(

@@ -1,0 +1,48 @@
+"""`mint2m model init-tiny | manifest`: snapshots in Hugging Face layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mint2m.outcome import Outcome
+
+
+def register(app: typer.Typer) -> None:
+    """Add the `model` group."""
+    group = typer.Typer(help="Make a tiny model snapshot, or the manifest of one.", no_args_is_help=True)
+    group.command("init-tiny")(init_tiny)
+    group.command("manifest")(manifest)
+    app.add_typer(group, name="model")
+
+
+def init_tiny(
+    output: Annotated[Path, typer.Option("--output", metavar="DIR", help="New directory.")],
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the weights.")] = 0,
+    config: Annotated[Path | None, typer.Option("--config", help="JSON with the members to change.")] = None,
+) -> Outcome:
+    """Write a small GLM-MoE-DSA snapshot: config.json, safetensors shards, index."""
+    from mint2m_trainer.snapshots import make_tiny
+
+    made = make_tiny(output, seed=seed, config=config)
+    return Outcome(text=f"{made.file_count} files, {made.total_bytes:,} bytes\nmodel_manifest_sha256  {made.sha256}")
+
+
+def manifest(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Model snapshot.")],
+    output: Annotated[Path | None, typer.Option("--output", help="Write the manifest here; else print it.")] = None,
+) -> Outcome:
+    """Hash a snapshot and write its model-manifest, whose SHA-256 a deployment names."""
+    from mint2m.hash_bar import hash_bar
+    from mint2m_verify.deployment_files import MODEL_TREE
+    from mint2m_verify.files import write_atomic
+    from mint2m_verify.tree import manifest as manifest_of
+
+    with hash_bar() as progress:
+        made = manifest_of("model", directory, MODEL_TREE, progress)
+    if output is None:
+        return Outcome(text=made.encode().decode("utf-8"))
+    write_atomic(output, made.encode())
+    return Outcome(text=f"model_manifest_sha256  {made.sha256}\nroot_sha256            {made.root_sha256}")

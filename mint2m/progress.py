@@ -1,0 +1,68 @@
+"""Bars on stderr while a run works; silent where stderr is no terminal, so that CI logs hold words only.
+
+The lines of finished stages are kept for the outcome: on stdout they are part of what the command says, on a terminal
+as in a log.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+#: Width of the column of stage names.
+_NAME = 12
+
+
+class StageLog:
+    """Watches a run: one bar for each stage in work, one line for each stage that is over."""
+
+    def __init__(self, bars: Progress | None) -> None:
+        self._bars = bars
+        self._tasks: dict[str, TaskID] = {}
+        self._lines: list[str] = []
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The finished stages, in order."""
+        return tuple(self._lines)
+
+    def stage(self, name: str, text: str) -> None:
+        """A stage is over: its bar gives way to its line."""
+        self._lines.append(f"{name:<{_NAME}}{text}")
+        if self._bars is not None:
+            self._drop(name)
+            self._bars.console.print(self._lines[-1], markup=False, highlight=False)
+
+    def advance(self, name: str, done: int, total: int) -> None:
+        """Within stage `name`, `done` of `total` units are done."""
+        if self._bars is None:
+            return
+        if name not in self._tasks:
+            self._tasks[name] = self._bars.add_task(f"{name:<{_NAME}}", total=total)
+        self._bars.update(self._tasks[name], completed=done, total=total)
+        if done >= total:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        task = self._tasks.pop(name, None)
+        if task is not None and self._bars is not None:
+            self._bars.remove_task(task)
+
+
+@contextmanager
+def stage_log() -> Iterator[StageLog]:
+    """A log with bars where stderr is a terminal. Bars are gone when the outcome is printed."""
+    if not sys.stderr.isatty():
+        yield StageLog(None)
+        return
+    from rich.console import Console  # imported late: a quiet command should not pay for it
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        yield StageLog(bars)

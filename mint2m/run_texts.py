@@ -1,0 +1,81 @@
+"""The words of the run commands: what a doctor, a plan and a finished run look like on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mint2m.outcome import Format, Outcome, present
+from mint2m_verify.finding import Verdict
+from mint2m_verify.render.escape import escape
+
+if TYPE_CHECKING:
+    from mint2m_trainer.cluster.driver import Trained
+    from mint2m_trainer.run import RunResult
+    from mint2m_verify.doctor import Examination
+    from mint2m_verify.planning import Planned
+
+
+def doctor_outcome(examination: Examination, subject: str, form: Format) -> Outcome:
+    """JSON is the doctor document itself; text ends with the primary failure."""
+    report = examination.report(subject)
+    if form is Format.JSON:
+        return Outcome(text=examination.doctor.encode().decode("utf-8"), verdict=report.verdict)
+    outcome = present(report, form)
+    if examination.doctor.primary_failure is None:
+        return outcome
+    text = f"{outcome.text.rstrip()}\n\nprimary_failure: {examination.doctor.primary_failure}"
+    return Outcome(text=text, verdict=outcome.verdict)
+
+
+def plan_outcome(made: Planned, output: Path, form: Format) -> Outcome:
+    """The plan's address and its byte plan a rank; or what stood in the way."""
+    outcome = present(made.report(), form)
+    if made.plan is None or form is Format.JSON:
+        return outcome
+    plan = made.plan
+    rows = [f"plan        {plan.plan_sha256}", f"written to  {escape(str(output))}", ""]
+    rows += [f"rank {rank.rank:<6} {rank.node_ip} slot {rank.slot}   {rank.actor}" for rank in plan.placement.ranks]
+    total = sum(item.bytes for item in plan.memory)
+    rows += ["", "bytes of the fullest rank"]
+    rows += [f"  {item.category:<16}{item.bytes:>16,}" for item in plan.memory]
+    rows += [f"  {'together':<16}{total:>16,}"]
+    return Outcome(text="\n".join(rows))
+
+
+def run_outcome(result: RunResult, lines: Sequence[str], form: Format) -> Outcome:
+    """The stages, then where the evidence is, what it proves and what it does not; a refusal is the report."""
+    report = result.report
+    if form is Format.JSON or report.verdict is not Verdict.ACCEPTED or result.directory is None or result.plan is None:
+        outcome = present(report, form)
+        head = "\n".join(lines)
+        text = outcome.text if form is Format.JSON or not head else f"{head}\n\n{outcome.text}"
+        return Outcome(text=text, verdict=outcome.verdict)
+    plan, identity = result.plan, result.key_id or ""
+    by = f"{identity[:4]}…{identity[-4:]}"
+    if result.signer == "ephemeral":
+        by += ", a key made for this run: it shows that nothing changed since, not who ran it"
+    gradient = plan.profile.prefix.gradient
+    directory = escape(str(result.directory))
+    closing = (
+        "",
+        f"Evidence: {directory}",
+        f"Proves:   one GRPO update ({gradient} prefix gradient), {plan.deployment.hardware_class}, signed by {by}.",
+        f"Does not: say anything about another model, length or hardware (claim scope {plan.claim_scope}).",
+        f"Check it: mint2m verify run {directory} --key {escape(str(result.public_key))}",
+    )
+    return Outcome(text="\n".join((*lines, *closing)), verdict=report.verdict)
+
+
+def train_outcome(trained: Trained, directory: Path, lines: Sequence[str]) -> Outcome:
+    """The stages and the receipt; a receipt without a seal convinces nobody, and the text says so."""
+    receipt = trained.receipt
+    closing = (
+        "",
+        f"Receipt:  {escape(str(directory / 'receipt.json'))}",
+        f"          plan {receipt.plan_sha256}",
+        f"          execution {receipt.execution_id}",
+        f"Not yet sealed: mint2m sign tree {escape(str(directory))} --key NAME.key",
+    )
+    return Outcome(text="\n".join((*lines, *closing)))

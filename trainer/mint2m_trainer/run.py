@@ -1,0 +1,181 @@
+"""`mint2m run`: doctor, plan, train, sign, self-verify, in that order, into one new directory.
+
+The rule: each step is the same function that its own command calls, and the last one is the auditor's: the verdict of
+a run is what `verify run` says of the directory, with the public key of whoever signed it, and nothing else.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mint2m_trainer.cluster.driver import BACKEND, train
+from mint2m_trainer.cluster.narration import plan_text
+from mint2m_trainer.cluster.progress import Silent, Watcher
+from mint2m_trainer.deployments import PACKAGED, build
+from mint2m_verify import layout
+from mint2m_verify.anchor import VerifyOptions
+from mint2m_verify.deployment_files import PlannedInputs
+from mint2m_verify.doctor import Examination, examine_run
+from mint2m_verify.doctor.machine import backend_fault
+from mint2m_verify.documents.inputs import Deployment, RunProfile
+from mint2m_verify.documents.plan import Plan
+from mint2m_verify.files import read_once, write_atomic
+from mint2m_verify.finding import FindingError, Report, found
+from mint2m_verify.plan import build_plan
+from mint2m_verify.run import verify_run
+from mint2m_verify.sealing import own_anchor, seal_run
+from mint2m_verify.signing import PrivateKey, key_id, load_private_key, new_private_key, public_key_pem
+from mint2m_verify.statement import SignerClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What the operator asked for; None leaves the choice to `run`."""
+
+    deployment: str
+    profile: Path | None = None
+    output: Path | None = None
+    key: Path | None = None
+    run_id: str | None = None
+    instance_nonce: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """The verdict, and where things are. `directory` and `public_key` are None where the run did not get that far."""
+
+    report: Report
+    directory: Path | None = None
+    public_key: Path | None = None
+    key_id: str | None = None
+    signer: SignerClass | None = None
+    plan: Plan | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Signer:
+    """The key that will sign, read before anything is started."""
+
+    key: PrivateKey
+    kind: SignerClass
+    source: Path | None
+
+
+def run(request: RunRequest, watcher: Watcher | None = None, *, backend: str = BACKEND) -> RunResult:
+    """Do all of it.
+
+    Raises:
+        FindingError: what stopped it; a directory that was begun stays for inspection, without receipt or seal.
+    """
+    watcher = watcher or Silent()
+    unavailable = backend_fault()
+    if unavailable is not None:
+        raise FindingError(unavailable)
+    given = (
+        None if request.key is None else _Signer(key=load_private_key(request.key), kind="managed", source=request.key)
+    )
+    run_id = request.run_id or _run_id(request.deployment)
+    deployment, directory = _locate(request, run_id)
+    examination = examine_run(
+        deployment,
+        profile=None if request.deployment in PACKAGED else request.profile,
+        output=directory,
+        progress=watcher.advance,
+    )
+    inputs = None if examination.gathered is None else examination.gathered.inputs
+    if examination.blocked or inputs is None:
+        return RunResult(report=examination.report(request.deployment), directory=None)
+    watcher.stage("doctor", f"{len(examination.doctor.checks)} checks passed")
+    signer = given or _deployed_signer(inputs, deployment)
+    plan = build_plan(inputs, run_id=run_id, instance_nonce=request.instance_nonce or secrets.token_hex(16))
+    watcher.stage("plan", plan_text(plan))
+    return _through(directory, plan, examination, signer, watcher, backend)
+
+
+def _through(
+    directory: Path, plan: Plan, examination: Examination, signer: _Signer, watcher: Watcher, backend: str
+) -> RunResult:
+    train(directory, plan, examination, watcher=watcher, backend=backend)
+    identity = key_id(signer.key.public_key())
+    public_key = _public_half(directory, signer)
+    seal_run(directory, signer.key, signer=signer.kind, progress=watcher.advance)
+    short = f"{identity[:4]}…{identity[-4:]}"
+    source = signer.source.name if signer.source is not None else f"made for this run, public half in {public_key}"
+    watcher.stage("seal", f"{directory / layout.SEAL}  signed by key {short} ({source})")
+    report = verify_run(directory, own_anchor(signer.key, public_key), VerifyOptions(progress=watcher.advance))
+    watcher.stage("verify", report.verdict.word)
+    return RunResult(
+        report=report,
+        directory=directory,
+        public_key=public_key,
+        key_id=identity,
+        signer=signer.kind,
+        plan=plan,
+    )
+
+
+def _locate(request: RunRequest, run_id: str) -> tuple[Path, Path]:
+    """The deployment file and the run directory; a packaged deployment's inputs are made on the way."""
+    path = Path(request.deployment)
+    if path.is_file():
+        directory = request.output or path.parent / _output_root(path) / run_id
+        _check_new(directory)
+        return path, directory
+    item = PACKAGED.get(request.deployment)
+    if item is None:
+        known = f"a file, or one of: {', '.join(PACKAGED)}"
+        raise FindingError(found("run.deployment-unknown", expected=known, actual=request.deployment))
+    directory = request.output or Path(f"mint2m-{run_id}")
+    _check_new(directory)
+    profile = None
+    if request.profile is not None:
+        raw = read_once(request.profile.resolve(), name=str(request.profile))
+        profile = RunProfile.parse(raw, file=str(request.profile), canonical_form=False)
+    return build(directory, item, profile=profile), directory
+
+
+def _output_root(path: Path) -> str:
+    # Read here only to know where to go; the doctor reads it again, and reports what is wrong with it.
+    try:
+        return Deployment.parse(
+            read_once(path.resolve(), name=path.name), file=path.name, canonical_form=False
+        ).output_root
+    except FindingError:
+        return "."
+
+
+def _check_new(directory: Path) -> None:
+    if directory.is_symlink() or (directory.exists() and (not directory.is_dir() or any(directory.iterdir()))):
+        raise FindingError(found("output.not-empty", file=str(directory)))
+    beside = directory.with_name(f"{directory.name}.pub")
+    if beside.exists():
+        raise FindingError(found("output.not-empty", file=str(beside)))
+
+
+def _run_id(deployment: str) -> str:
+    stem = Path(deployment).name.split(".")[0] or "run"
+    word = "".join(char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in stem)[:32]
+    return f"{word.strip('-_') or 'run'}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+
+
+def _deployed_signer(inputs: PlannedInputs, deployment: Path) -> _Signer:
+    wanted = inputs.deployment.signer
+    if wanted.kind == "key" and wanted.path is not None:
+        source = deployment.parent / wanted.path
+        return _Signer(key=load_private_key(source), kind="managed", source=source)
+    return _Signer(key=new_private_key(), kind="ephemeral", source=None)
+
+
+def _public_half(directory: Path, signer: _Signer) -> Path:
+    """The public key's file, always outside the run directory: a key inside the evidence is never an anchor."""
+    pem = public_key_pem(signer.key.public_key())
+    if signer.source is not None:
+        beside = signer.source.with_suffix(".pub")
+        if beside.is_file() and read_once(beside.resolve(), name=str(beside)) == pem:
+            return beside
+    place = directory.with_name(f"{directory.name}.pub")
+    write_atomic(place, pem)
+    return place

@@ -1,0 +1,43 @@
+"""`mint2m plan`: from a deployment file to its plan, or to everything that stands in the way. No side effects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mint2m_verify.deployment_files import Gathered, gather
+from mint2m_verify.documents.plan import Plan
+from mint2m_verify.finding import Report, Requirement, Standing
+from mint2m_verify.plan import build_plan
+from mint2m_verify.walk import Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What was looked at, and the plan where all of it agreed."""
+
+    deployment: Path
+    gathered: Gathered
+    plan: Plan | None
+
+    def report(self) -> Report:
+        """The inputs, row by row, and the plan's address."""
+        rows = tuple(
+            Requirement(required=check.name, found=check.actual or "as it should be", standing=Standing.CHECKED)
+            for check in self.gathered.checks
+            if not check.findings
+        )
+        if self.plan is not None:
+            rows += (Requirement(required="plan", found=self.plan.plan_sha256, standing=Standing.CHECKED),)
+        return Report(subject=str(self.deployment), command="plan", requirements=rows, findings=self.gathered.findings)
+
+
+def plan_deployment(
+    deployment: Path, *, profile: Path | None, run_id: str, instance_nonce: str, progress: Progress | None = None
+) -> Planned:
+    """Plan a run of `deployment`; raises `FindingError` (`plan.*`) for a label or nonce that cannot be used."""
+    gathered = gather(deployment, profile=profile, progress=progress)
+    plan = None
+    if gathered.inputs is not None:
+        plan = build_plan(gathered.inputs, run_id=run_id, instance_nonce=instance_nonce)
+    return Planned(deployment=deployment, gathered=gathered, plan=plan)
