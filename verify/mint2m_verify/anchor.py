@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from mint2m_verify.canonical import sha256_hex
+from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, found
-from mint2m_verify.signing import PublicKey, parse_public_key
+from mint2m_verify.signing import KEY_LIMIT, PublicKey, parse_public_key
 from mint2m_verify.walk import Progress, ReadFile
 
 
@@ -104,9 +105,6 @@ def choose(*, key: Path | None, digest: str | None, consistency_only: bool) -> A
 
 def read_key(path: Path) -> KeyAnchor:
     """The public key in `path`, with what tells its file apart from the evidence."""
-    from mint2m_verify.files import read_once
-    from mint2m_verify.signing import KEY_LIMIT
-
     resolved = path.resolve()
     if not resolved.exists():
         raise FindingError(found("input.missing", file=str(path)))
@@ -135,6 +133,32 @@ def time_argument(value: str | None, option: str) -> str | None:
     if value is not None and _TIME.fullmatch(value) is None:
         raise FindingError(found("usage.invalid", expected=f"{option} like 2026-01-31T12:00:00Z", actual=value))
     return value
+
+
+def options(
+    at: str | None = None,
+    expect_plan: str | None = None,
+    expect_nonce: str | None = None,
+    expect_seal: str | None = None,
+    expect_source: str | None = None,
+    progress: Progress | None = None,
+) -> VerifyOptions:
+    """Options as the command line gives them, each checked; raises `FindingError` (`usage.invalid`)."""
+    for value, option in (
+        (expect_plan, "--expect-plan"),
+        (expect_seal, "--expect-seal"),
+        (expect_source, "--expect-source"),
+    ):
+        if value is not None:
+            digest_argument(value, option)
+    return VerifyOptions(
+        at=time_argument(at, "--at"),
+        expect_plan=expect_plan,
+        expect_nonce=expect_nonce,
+        expect_seal=expect_seal,
+        expect_source=expect_source,
+        progress=progress,
+    )
 
 
 def check_key_outside(anchor: KeyAnchor, root: Path, files: Iterable[ReadFile]) -> Iterator[Finding]:

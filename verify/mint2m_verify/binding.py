@@ -21,7 +21,7 @@ from mint2m_verify.documents import (
     TrainingFixture,
 )
 from mint2m_verify.finding import Finding, found
-from mint2m_verify.findings import Check
+from mint2m_verify.findings import Check, Damage
 from mint2m_verify.fixture import Expected, FixtureBytes, check_bytes
 from mint2m_verify.run_documents import Read
 
@@ -32,7 +32,7 @@ CLAIM_SCOPES: Mapping[str, str] = {
 }
 
 
-def check_plan(plan: Read[Plan], at_hand: Mapping[str, FileRef]) -> Check:
+def check_plan(plan: Read[Plan], at_hand: Mapping[str, FileRef], damage: Damage) -> Check:
     """The plan's address is that of its content, and its inputs are the files at hand."""
     document = plan.document
     members: dict[str, JsonValue] = {name: value for name, value in plan.value.items() if name != "plan_sha256"}
@@ -50,7 +50,8 @@ def check_plan(plan: Read[Plan], at_hand: Mapping[str, FileRef]) -> Check:
     }
     for member, path in places.items():
         ref: FileRef = getattr(document.inputs, member)
-        yield from compare_ref(ref, at_hand.get(path), path, file=layout.PLAN, pointer=f"/inputs/{member}")
+        for fault in compare_ref(ref, at_hand.get(path), path, file=layout.PLAN, pointer=f"/inputs/{member}"):
+            yield fault.following(damage(path))
     return f"{document.plan_sha256[:12]}… is its address; {len(places)} inputs as planned"
 
 

@@ -7,13 +7,16 @@ everything that broke because of it. And a requirement whose check never ran is 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TypeAlias
 
 from mint2m_verify.finding import Finding, Requirement, Standing
 
 #: A check yields what is wrong and returns what it found, in words for the report's table.
 Check: TypeAlias = Generator[Finding, None, str]
+
+#: Why a file cannot be what was committed, if that is known.
+Damage: TypeAlias = Callable[[str], Finding | None]
 
 #: Findings that say a file is not the committed one, or not there: the content's faults follow from them.
 _DAMAGE = frozenset(
@@ -39,6 +42,7 @@ class Findings:
         self._rows: list[Requirement] = []
         self._damage: dict[str, Finding] = {}
         self._unread: dict[str, Finding] = {}
+        self._unreached: list[str] = []
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -47,6 +51,11 @@ class Findings:
     @property
     def requirements(self) -> tuple[Requirement, ...]:
         return tuple(self._rows)
+
+    @property
+    def unreached(self) -> tuple[str, ...]:
+        """Requirements that could not be judged."""
+        return tuple(self._unreached)
 
     def damage(self, path: str) -> Finding | None:
         """Why the file at `path` cannot be what was committed, if it is known."""
@@ -96,6 +105,7 @@ class Findings:
         """A requirement that could not be judged since a file it needs could not be read."""
         missing = [path for path in needs if path in self._unread or path in self._damage]
         words = f"not reached: {', '.join(missing or needs)}"
+        self._unreached.append(required)
         self._rows.append(Requirement(required=required, found=words, standing=Standing.UNVERIFIABLE))
 
     def _keep(self, fault: Finding, sources: Sequence[str]) -> Finding:

@@ -12,7 +12,7 @@ from mint2m_verify import layout, phases
 from mint2m_verify.binding import compare_ref
 from mint2m_verify.documents import FileRef, PhaseRecord, Plan, RankSessions, RunProfile, Scores, TrainingReceipt
 from mint2m_verify.finding import Finding, found
-from mint2m_verify.findings import Check
+from mint2m_verify.findings import Check, Damage
 
 _FILE = layout.RECEIPT
 
@@ -31,11 +31,12 @@ PLACES: Mapping[str, str] = {
 }
 
 
-def check_files(receipt: TrainingReceipt, at_hand: Mapping[str, FileRef]) -> Check:
+def check_files(receipt: TrainingReceipt, at_hand: Mapping[str, FileRef], damage: Damage) -> Check:
     """Every file that the receipt names is the file at hand, under the name that the layout fixes."""
     for member, path in PLACES.items():
         ref: FileRef = getattr(receipt.files, member)
-        yield from compare_ref(ref, at_hand.get(path), path, file=_FILE, pointer=f"/files/{member}")
+        for fault in compare_ref(ref, at_hand.get(path), path, file=_FILE, pointer=f"/files/{member}"):
+            yield fault.following(damage(path))
     return f"{len(PLACES)} files as named"
 
 

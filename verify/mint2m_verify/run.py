@@ -14,6 +14,7 @@ from pathlib import Path
 from mint2m_verify import binding, journal_check, layout, receipt_check, sessions
 from mint2m_verify.anchor import (
     Anchor,
+    ConsistencyOnly,
     DigestAnchor,
     Expectation,
     KeyAnchor,
@@ -54,7 +55,8 @@ def verify_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Report:
     log = Findings()
     sealed = files.get(layout.SEAL)
     seal, faults = read_seal(None if sealed is None else sealed.raw)
-    log.judge(_origin_required(anchor), Standing.CHECKED, _origin(root, snapshot, anchor, seal, faults))
+    standing = Standing.UNVERIFIABLE if isinstance(anchor, ConsistencyOnly) else Standing.CHECKED
+    log.judge(_origin_required(anchor), standing, _origin(root, snapshot, anchor, seal, faults))
     log.judge("every file outside a tree is sealed", Standing.CHECKED, check_subjects(seal, snapshot))
     documents = RunDocuments(files, log)
     notes = [*_NOT_CHECKED, *_trees(log, documents, snapshot)]
@@ -147,7 +149,7 @@ def _bindings(log: Findings, documents: RunDocuments, snapshot: Snapshot, at_han
     notes: list[str] = []
     required = "plan at its address, inputs as planned"
     if plan is not None:
-        log.judge(required, Standing.CHECKED, binding.check_plan(plan, at_hand))
+        log.judge(required, Standing.CHECKED, binding.check_plan(plan, at_hand, log.damage))
     else:
         log.not_reached(required, (layout.PLAN,))
     required = "plan follows from its inputs"
@@ -237,7 +239,7 @@ def _records(log: Findings, documents: RunDocuments, at_hand: Mapping[str, FileR
         log.judge(
             "ranks agree with each other and the plan",
             Standing.CHECKED,
-            sessions.check_evidence(ranks.document, plan.document, profile.document, at_hand),
+            sessions.check_evidence(ranks.document, plan.document, profile.document, at_hand, log.damage),
             sources=needs,
         )
         log.judge(
@@ -273,7 +275,9 @@ def _records(log: Findings, documents: RunDocuments, at_hand: Mapping[str, FileR
         log.not_reached("everything owned was found absent", needs)
     if receipt is not None:
         log.judge(
-            "receipt names the files at hand", Standing.CHECKED, receipt_check.check_files(receipt.document, at_hand)
+            "receipt names the files at hand",
+            Standing.CHECKED,
+            receipt_check.check_files(receipt.document, at_hand, log.damage),
         )
     else:
         log.not_reached("receipt names the files at hand", (layout.RECEIPT,))
@@ -289,7 +293,7 @@ def check_doctor(doctor: Doctor) -> Check:
         yield found(
             "doctor.blocked", file=layout.DOCTOR, pointer="/checks", expected="every check passed", actual=actual
         )
-    return f"{len(doctor.checks)} checks passed"
+    return f"all {len(doctor.checks)} passed"
 
 
 def _expectations(log: Findings, documents: RunDocuments, options: VerifyOptions, seal: Seal | None) -> None:

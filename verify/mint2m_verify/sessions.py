@@ -22,7 +22,7 @@ from mint2m_verify.documents import (
 )
 from mint2m_verify.documents.records import chain_start
 from mint2m_verify.finding import Finding, found
-from mint2m_verify.findings import Check
+from mint2m_verify.findings import Check, Damage
 from mint2m_verify.run_documents import Read
 
 _FILE = layout.RANK_SESSIONS
@@ -84,7 +84,9 @@ def check_ranks(sessions: Read[RankSessions], plan: Plan, profile: RunProfile) -
     return f"{len(ranks)} of {world}, {len(wanted)} phases each"
 
 
-def check_evidence(sessions: RankSessions, plan: Plan, profile: RunProfile, files: Mapping[str, FileRef]) -> Check:
+def check_evidence(
+    sessions: RankSessions, plan: Plan, profile: RunProfile, files: Mapping[str, FileRef], damage: Damage
+) -> Check:
     """Each phase has seen what it must, ranks agree, and files that a rank names are the files at hand."""
     compared = 0
     for index, session in enumerate(sessions.ranks):
@@ -94,7 +96,8 @@ def check_evidence(sessions: RankSessions, plan: Plan, profile: RunProfile, file
                 yield from _required(record, where)
             for position, ref in enumerate(record.files):
                 compared += 1
-                yield from _named_file(ref, files.get(ref.path), f"{where}/files/{position}", record.phase)
+                for fault in _named_file(ref, files.get(ref.path), f"{where}/files/{position}", record.phase):
+                    yield fault.following(damage(ref.path))
         yield from _one_weights(session, f"/ranks/{index}")
         yield from _identity(session, plan, profile, f"/ranks/{index}")
     yield from _agreement(sessions)

@@ -94,6 +94,14 @@ def load_private_key(path: Path) -> PrivateKey:
     raise FindingError(found("key.unsupported", file=shown, expected=_ACCEPTED, actual=_kind(key)))
 
 
+def describe(path: Path) -> tuple[str, str, str]:
+    """Which half the PEM file `path` holds, of what kind, and the key's id."""
+    half = "private" if b"PRIVATE KEY" in _read_key(path) else "public"
+    key = load_private_key(path).public_key() if half == "private" else load_public_key(path)
+    kind = "Ed25519" if isinstance(key, ed25519.Ed25519PublicKey) else "P-256"
+    return half, kind, key_id(key)
+
+
 def new_private_key() -> PrivateKey:
     """A fresh P-256 key: the common denominator of every verifier of these formats."""
     return ec.generate_private_key(ec.SECP256R1())

@@ -39,9 +39,9 @@ class About:
 
 def finish(about: About, log: Findings, anchor: Anchor, options: VerifyOptions, seal: Seal | None) -> Report:
     """The report; a row that failed or was not reached without any finding becomes one, so that nothing slips by."""
-    stuck = [row for row in log.requirements if row.standing in (Standing.FAILED, Standing.UNVERIFIABLE)]
+    stuck = [*log.unreached, *(row.required for row in log.requirements if row.standing is Standing.FAILED)]
     if stuck and not log.findings:
-        log.add([found("verify.not-reached", actual=", ".join(row.required for row in stuck))])
+        log.add([found("verify.not-reached", actual=", ".join(stuck))])
     anchored = not any(fault.id in _UNANCHORED for fault in log.findings)
     trust = _trust(anchor, about, seal, anchored=anchored)
     return Report(
@@ -51,7 +51,9 @@ def finish(about: About, log: Findings, anchor: Anchor, options: VerifyOptions, 
         findings=log.findings,
         not_checked=about.not_checked,
         trust=trust,
-        claim_scope=None if seal is None else seal.statement.claim_scope,
+        claim_scope=seal.statement.claim_scope
+        if seal is not None and anchored and not isinstance(anchor, ConsistencyOnly)
+        else None,
         evaluated_at=options.at,
         summary=_summary(log, anchor, trust, anchored=anchored, sealed=seal is not None),
     )

@@ -27,6 +27,7 @@ MODULES = (
     "journal",
     "numbers",
     "receipt",
+    "explain",
     "fixture",
     "parity",
     "memory",

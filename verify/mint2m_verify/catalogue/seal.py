@@ -54,4 +54,13 @@ ENTRIES = (
             "with the manifest."
         ),
     ),
+    Entry(
+        id="seal.not-a-subject",
+        verdict=Verdict.FAILED,
+        message="the seal does not name this file",
+        explanation=(
+            "The seal is genuine and covers other bytes: this file was changed after signing, or is of another run. Take the file\n"
+            "from the run directory that the seal belongs to."
+        ),
+    ),
 )

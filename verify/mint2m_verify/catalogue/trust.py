@@ -39,11 +39,21 @@ ENTRIES = (
     ),
     Entry(
         id="trust.expectation-mismatch",
-        verdict=Verdict.UNTRUSTED,
+        verdict=Verdict.INCOMPLETE,
         message="genuine or not, this is not the evidence you asked for",
         explanation=(
             "An --expect option names a plan, nonce, seal or source, and the evidence is about another one. It may be an\n"
             "honest run of something else, or an old run offered again. Compare the expected and the found value."
         ),
+    ),
+    Entry(
+        id="trust.no-seal",
+        verdict=Verdict.UNTRUSTED,
+        message="no seal says that your key vouches for this file",
+        explanation=(
+            "A manifest or a receipt carries no signature of its own: the run's seal names it. Without a readable seal a key has\n"
+            "nothing to verify. Give --seal attestations/seal.sigstore.json of the run, or --digest with the SHA-256 that you were told."
+        ),
+        hint="give --seal FILE, or --digest SHA256",
     ),
 )

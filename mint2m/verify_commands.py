@@ -1,0 +1,120 @@
+"""`mint2m verify run | receipt | checkpoint | manifest`: evidence against what the auditor brought."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from mint2m.outcome import Format, Outcome, present
+
+if TYPE_CHECKING:
+    pass
+
+Form: TypeAlias = Annotated[Format, typer.Option("--format", help="text or json.")]
+Key: TypeAlias = Annotated[
+    Path | None, typer.Option("--key", help="Anchor: public key (PEM) of who should have signed.")
+]
+Digest: TypeAlias = Annotated[str | None, typer.Option("--digest", help="Anchor: SHA-256 that you got another way.")]
+Consistency: TypeAlias = Annotated[
+    bool, typer.Option("--consistency-only", help="Ask only whether the evidence agrees with itself.")
+]
+At: TypeAlias = Annotated[str | None, typer.Option("--at", help="Evaluation time for the report, RFC 3339 with Z.")]
+ExpectPlan: TypeAlias = Annotated[str | None, typer.Option("--expect-plan", help="SHA-256 of the plan it must be of.")]
+ExpectNonce: TypeAlias = Annotated[str | None, typer.Option("--expect-nonce", help="Instance nonce it must be of.")]
+ExpectSeal: TypeAlias = Annotated[str | None, typer.Option("--expect-seal", help="SHA-256 of the seal's payload.")]
+ExpectSource: TypeAlias = Annotated[str | None, typer.Option("--expect-source", help="SHA-256 of the source it ran.")]
+Seal: TypeAlias = Annotated[Path | None, typer.Option("--seal", help="The run's seal, where it is not beside it.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the `verify` group."""
+    group = typer.Typer(help="Verify evidence offline, from its raw artifacts.", no_args_is_help=True)
+    group.command("run")(run)
+    group.command("receipt")(receipt)
+    group.command("checkpoint")(checkpoint)
+    group.command("manifest")(manifest)
+    app.add_typer(group, name="verify")
+
+
+def run(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.")],
+    key: Key = None,
+    digest: Digest = None,
+    consistency_only: Consistency = False,
+    at: At = None,
+    expect_plan: ExpectPlan = None,
+    expect_nonce: ExpectNonce = None,
+    expect_seal: ExpectSeal = None,
+    expect_source: ExpectSource = None,
+    form: Form = Format.TEXT,
+) -> Outcome:
+    """Verify a run directory: seal, files, plan, ranks, losses, optimizer step. --digest is of the seal's payload."""
+    from mint2m.hash_bar import hash_bar
+    from mint2m_verify.anchor import choose, options
+    from mint2m_verify.run import verify_run
+
+    anchor = choose(key=key, digest=digest, consistency_only=consistency_only)
+    with hash_bar() as progress:
+        wanted = options(at, expect_plan, expect_nonce, expect_seal, expect_source, progress)
+        return present(verify_run(directory, anchor, wanted), form)
+
+
+def receipt(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="receipt.json of a run.")],
+    root: Annotated[Path | None, typer.Option("--root", help="Run directory with the files it names.")] = None,
+    seal: Seal = None,
+    key: Key = None,
+    digest: Digest = None,
+    consistency_only: Consistency = False,
+    at: At = None,
+    expect_plan: ExpectPlan = None,
+    form: Form = Format.TEXT,
+) -> Outcome:
+    """Verify a receipt, and that the files it names are those at hand. --digest is of the receipt's file."""
+    from mint2m_verify.anchor import choose, options
+    from mint2m_verify.verify_receipt import verify_receipt
+
+    anchor = choose(key=key, digest=digest, consistency_only=consistency_only)
+    return present(verify_receipt(file, root, seal, anchor, options(at, expect_plan)), form)
+
+
+def checkpoint(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Checkpoint directory.")],
+    manifest: Annotated[Path | None, typer.Option("--manifest", help="Its checkpoint-manifest.")] = None,
+    seal: Seal = None,
+    key: Key = None,
+    digest: Digest = None,
+    consistency_only: Consistency = False,
+    at: At = None,
+    form: Form = Format.TEXT,
+) -> Outcome:
+    """Verify a checkpoint file by file. --digest is of the manifest's root or file."""
+    from mint2m.hash_bar import hash_bar
+    from mint2m_verify.anchor import choose, options
+    from mint2m_verify.verify_tree import verify_checkpoint
+
+    anchor = choose(key=key, digest=digest, consistency_only=consistency_only)
+    with hash_bar() as progress:
+        return present(verify_checkpoint(directory, manifest, seal, anchor, options(at, progress=progress)), form)
+
+
+def manifest(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file, model or checkpoint manifest.")],
+    root: Annotated[Path, typer.Option("--root", help="The directory that it is of.")],
+    seal: Seal = None,
+    key: Key = None,
+    digest: Digest = None,
+    consistency_only: Consistency = False,
+    at: At = None,
+    form: Form = Format.TEXT,
+) -> Outcome:
+    """Verify a directory against a manifest of any kind. --digest is of the manifest's root or file."""
+    from mint2m.hash_bar import hash_bar
+    from mint2m_verify.anchor import choose, options
+    from mint2m_verify.verify_tree import verify_manifest
+
+    anchor = choose(key=key, digest=digest, consistency_only=consistency_only)
+    with hash_bar() as progress:
+        return present(verify_manifest(file, root, seal, anchor, options(at, progress=progress)), form)
