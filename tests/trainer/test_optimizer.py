@@ -261,7 +261,6 @@ def test_a_gradient_left_in_grad_or_missing_from_main_grad_is_refused() -> None:
     [
         lambda: AdamWStep([], contract(), expert_group=None),
         lambda: AdamWStep(a_model() + a_model(), contract(), expert_group=None),
-        lambda: AdamWStep(a_model(), contract(distributed_optimizer=True), expert_group=None),
         lambda: AdamWStep(a_model(), contract(clip_grad=0.0), expert_group=None),
         lambda: AdamWStep(a_model(), contract(), expert_group=None, dense_is_replicated=False),
         lambda: AdamWStep([("a", nn.Parameter(torch.ones(1), requires_grad=False))], contract(), expert_group=None),
@@ -293,10 +292,10 @@ def test_restored_state_steps_bit_for_bit_like_the_state_it_was_taken_from() -> 
 
 
 def _experts(rank: int, ranks: int) -> Named:
-    """One dense parameter on every rank and four experts spread over the ranks."""
+    """Three replicated parameters on every rank and four experts spread over the ranks."""
     generator = torch.Generator().manual_seed(4)
     named: Named = []
-    for name in ("dense", "expert.0", "expert.1", "expert.2", "expert.3"):
+    for name in ("dense", "dense.1", "dense.2", "expert.0", "expert.1", "expert.2", "expert.3"):
         value, grad = (torch.randn(3, 5, generator=generator) for _ in range(2))
         expert = name.startswith("expert")
         if expert and int(name[-1]) * ranks // 4 != rank:
@@ -307,27 +306,78 @@ def _experts(rank: int, ranks: int) -> Named:
     return named
 
 
-def _step_on_rank(rank: int, ranks: int, folder: str) -> None:
+def _step_on_rank(rank: int, ranks: int, folder: str, distributed: bool) -> None:
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
     named = _experts(rank, ranks)
-    report = AdamWStep(named, contract(), expert_group=dist.group.WORLD).step()
-    torch.save((report.gradient_norm, {n: p.detach() for n, p in named}), f"{folder}/{rank}.pt")
+    terms = contract(distributed_optimizer=distributed)
+    optimizer = AdamWStep(named, terms, expert_group=dist.group.WORLD)
+    assert optimizer.observe() == terms
+    report = optimizer.step()
+    state = optimizer.state_tensors()
+    stepped = [name for name, p in named if p in optimizer.optimizer.state]
+    weights = {n: p.detach().clone() for n, p in named}
+
+    # A second life: the state goes through load_state, and one more step must be the one without it.
+    restored = AdamWStep([(n, _again(p)) for n, p in named], terms, expert_group=dist.group.WORLD)
+    restored.load_state(state, steps=1)
+    for (_, p), (_, copy) in zip(named, restored.params, strict=True):
+        p.main_grad = torch.ones_like(p)
+        copy.main_grad = torch.ones_like(p)
+    optimizer.begin()
+    assert optimizer.step().steps == restored.step().steps == 2
+    same = all(torch.equal(p, copy) for (_, p), (_, copy) in zip(named, restored.params, strict=True))
+
+    if distributed and rank == 1:  # one rank drops what it should step: every rank must hear of it
+        optimizer.optimizer.param_groups[0]["params"] = [p for n, p in optimizer._own if n.startswith("expert")]
+        optimizer._own = tuple((n, p) for n, p in optimizer._own if n.startswith("expert"))
+    optimizer.begin()
+    dropped = ""
+    try:
+        optimizer.step()
+    except OptimizerError as fault:
+        dropped = str(fault)
+    seen = {"norm": report.gradient_norm, "weights": weights, "state": state, "stepped": stepped, "same": same}
+    torch.save(seen | {"dropped": dropped}, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
-def test_experts_spread_over_two_ranks_step_like_all_of_them_on_one(tmp_path: Path) -> None:
+def _again(p: nn.Parameter) -> nn.Parameter:
+    copy = nn.Parameter(p.detach().clone())
+    copy.allreduce = p.allreduce  # type: ignore[attr-defined]
+    return copy
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_two_ranks_step_like_one_bit_for_bit(tmp_path: Path, distributed: bool) -> None:
     named = _experts(0, 1)
-    report = AdamWStep(named, contract(), expert_group=None).step()
+    alone = AdamWStep(named, contract(), expert_group=None)
+    report = alone.step()
 
-    mp.spawn(_step_on_rank, args=(2, str(tmp_path)), nprocs=2)
+    mp.spawn(_step_on_rank, args=(2, str(tmp_path), distributed), nprocs=2)
 
-    norms, weights = [], {}
+    seen = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    assert seen[0]["norm"] == seen[1]["norm"] == pytest.approx(report.gradient_norm, rel=1e-14)
     for rank in range(2):
-        norm, held = torch.load(tmp_path / f"{rank}.pt")
-        norms.append(norm)
-        weights |= held
-    assert norms[0] == norms[1] == pytest.approx(report.gradient_norm, rel=1e-14)
-    assert weights.keys() == {name for name, _ in named}
-    assert all(torch.equal(p, weights[name]) for name, p in named)
+        assert all(torch.equal(p, seen[rank]["weights"][n]) for n, p in named if n in seen[rank]["weights"])
+        right = alone.state_tensors()
+        assert all(torch.equal(moment, right[name]) for name, moment in seen[rank]["state"].items())
+        assert seen[rank]["same"]
+    assert seen[0]["weights"].keys() | seen[1]["weights"].keys() == {name for name, _ in named}
+    dense = [[name for name in rank["stepped"] if name.startswith("dense")] for rank in seen]
+    if distributed:
+        assert sorted(dense[0] + dense[1]) == ["dense", "dense.1", "dense.2"]
+        assert dense[0] != []
+        assert dense[1] != []
+        assert all("each stepped by one rank" in rank["dropped"] for rank in seen)
+    else:
+        assert dense == [["dense", "dense.1", "dense.2"]] * 2
+
+
+def test_one_rank_alone_may_call_its_state_distributed() -> None:
+    plain, dealt = a_model(), a_model()
+    AdamWStep(plain, contract(), expert_group=None).step()
+    report = AdamWStep(dealt, contract(distributed_optimizer=True), expert_group=None).step()
+    assert report.observed.distributed_optimizer
+    assert all(torch.equal(p, q) for (_, p), (_, q) in zip(plain, dealt, strict=True))

@@ -141,6 +141,16 @@ def test_lora_and_its_state_are_counted_by_family() -> None:
     assert sizes == [4 * elements, 8 * elements, 8 * elements]
 
 
+def test_a_distributed_optimizer_divides_the_moments_of_replicated_parameters_only() -> None:
+    model = parse_numbers(GLM5, file="c")
+    plain = profile(8192, 4)
+    dealt = dataclasses.replace(plain, optimizer=dataclasses.replace(plain.optimizer, distributed_optimizer=True))
+    experts = 75 * (256 // 4) * 3 * 8 * (6144 + 2048)
+    whole, divided = (rank_memory(model, p).bytes_of("optimizer") for p in (plain, dealt))
+    assert divided == 8 * (math.ceil((whole // 8 - experts) / 4) + experts)
+    assert rank_memory(model, dealt).bytes_of("gradients") == rank_memory(model, plain).bytes_of("gradients")
+
+
 def test_detached_and_rescored_prefixes_keep_no_gradient_pages_and_no_decisions() -> None:
     model = parse_numbers(GLM5, file="c")
     detached = PrefixOptions(gradient="detached", chunk_tokens=512, decisions="store", route="fetch")

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from mint2m_trainer.optimizer_shards import Shards
 from mint2m_verify.documents import OptimizerContract
 
 #: Added to the norm in the clip coefficient, as `torch.nn.utils.clip_grad_norm_` does.
@@ -75,7 +76,8 @@ class AdamWStep:
     Args:
         params: (global name, parameter) of each trainable parameter on this rank; names are unique.
         contract: what the step must do.
-        expert_group: process group over which expert parameters are spread; None only without other ranks.
+        expert_group: process group over which expert parameters are spread, and replicated ones are equal; None only
+            without other ranks.
         dense_is_replicated: dense gradients are equal on all ranks, as after `finalize_model_grads`. Nothing
             else is supported: a norm over unequal dense gradients would differ from rank to rank.
     """
@@ -98,23 +100,29 @@ class AdamWStep:
         for name, p in params:
             if not p.requires_grad:
                 raise OptimizerError(f"parameter {name}", expected="trainable", actual="frozen")
-        if contract.distributed_optimizer:
-            raise OptimizerError(
-                "distributed_optimizer",
-                expected="false: LoRA state is kept whole on each rank by this trainer",
-                actual="true",
-            )
         if not dense_is_replicated:
             raise OptimizerError("dense gradients", expected="replicated over ranks", actual="not replicated")
         if expert_group is None and dist.is_initialized() and dist.get_world_size() > 1:
             raise OptimizerError("expert group", expected=f"one of {dist.get_world_size()} ranks", actual="None")
         self._params = tuple(params)
+        self._dense = {name: p for name, p in params if getattr(p, "allreduce", True)}
+        self._shards: Shards | None = None
+        if contract.distributed_optimizer:
+            self._shards = Shards({name: p.numel() for name, p in self._dense.items()}, expert_group)
+        # Experts are stepped where they live, replicated parameters everywhere or, dealt out, by one rank.
+        self._own = tuple(
+            (name, p)
+            for name, p in params
+            if self._shards is None or name not in self._dense or self._shards.owns(name)
+        )
+        if not self._own:
+            raise OptimizerError("parameters of this rank", expected="at least one", actual="none: fewer than ranks")
         self._contract = contract
         self._group = expert_group
         self._clip = contract.clip_grad
         self._stepped = False
         self._optimizer = torch.optim.AdamW(
-            [{"params": [p for _, p in params], "min_lr": contract.min_lr}],
+            [{"params": [p for _, p in self._own], "min_lr": contract.min_lr}],
             lr=contract.lr,
             betas=(contract.beta1, contract.beta2),
             eps=contract.eps,
@@ -148,8 +156,8 @@ class AdamWStep:
             raise OptimizerError("name", expected="adam: torch.optim.AdamW", actual=kind.__name__)
         groups = self._optimizer.param_groups
         held = [id(p) for group in groups for p in group["params"]]
-        if sorted(held) != sorted(id(p) for _, p in self._params):
-            raise OptimizerError("parameters", expected=f"the {len(self._params)} given", actual=f"{len(held)} others")
+        if sorted(held) != sorted(id(p) for _, p in self._own):
+            raise OptimizerError("parameters", expected=f"the {len(self._own)} given", actual=f"{len(held)} others")
         for switch in ("amsgrad", "maximize", "capturable", "differentiable"):
             if any(group[switch] for group in groups):
                 raise OptimizerError(switch, expected="false", actual="true")
@@ -169,7 +177,7 @@ class AdamWStep:
             decoupled_weight_decay=_one(decoupled, "decoupled_weight_decay"),
             clip_grad=self._clip,
             schedule="scheduled" if scheduled else "constant",
-            distributed_optimizer=False,
+            distributed_optimizer=self._shards is not None,
             state_dtype=self._state_dtype(),
         )
 
@@ -216,12 +224,15 @@ class AdamWStep:
         if not math.isfinite(norm):
             raise OptimizerError("gradient norm", expected="finite", actual=str(norm))
         coefficient = min(1.0, self._clip / (norm + NORM_EPS))
+        self._check_dealt()
         before = self._steps_taken()
         self._stepped = True
-        for name, p in self._params:
+        for name, p in self._own:
             # The coefficient is rounded to the gradient's dtype, then multiplied: the verifier does the same.
             p.grad = (_main_grad(name, p) * coefficient).to(p.dtype)
         self._optimizer.step()
+        if self._shards is not None:
+            self._shards.spread(self._dense)
         self.zero()
         taken = self._steps_taken()
         if taken != before + 1:
@@ -245,13 +256,19 @@ class AdamWStep:
                 main.zero_()
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """`<name>.exp_avg` and `<name>.exp_avg_sq` of each parameter; zeros before the first step."""
+        """`<name>.exp_avg` and `<name>.exp_avg_sq` of each parameter; zeros before the first step.
+
+        A collective where the state is dealt over ranks: every rank gets the whole.
+        """
         exported: dict[str, Tensor] = {}
         for name, p in self._params:
             state = self._optimizer.state.get(p, {})
             for moment in ("exp_avg", "exp_avg_sq"):
                 value = state.get(moment)
                 exported[f"{name}.{moment}"] = torch.zeros_like(p) if value is None else value.detach().clone()
+        if self._shards is not None:
+            for moment in ("exp_avg", "exp_avg_sq"):
+                self._shards.spread({name: exported[f"{name}.{moment}"] for name in self._dense})
         return exported
 
     @property
@@ -272,6 +289,7 @@ class AdamWStep:
             raise OptimizerError("state", expected=f"{len(wanted)} moments", actual=f"{differing} missing or extra")
         if steps < 0:
             raise OptimizerError("state steps", expected=">= 0", actual=str(steps))
+        own = {name for name, _ in self._own}
         for name, p in self._params:
             moments = {moment: tensors[f"{name}.{moment}"] for moment in ("exp_avg", "exp_avg_sq")}
             for moment, value in moments.items():
@@ -281,6 +299,8 @@ class AdamWStep:
                         expected=f"{list(p.shape)} {p.dtype}",
                         actual=f"{list(value.shape)} {value.dtype}",
                     )
+            if name not in own:
+                continue
             state: dict[str, Tensor] = {"step": torch.tensor(float(steps), dtype=torch.float32)}
             state |= {moment: value.detach().clone().to(p.device) for moment, value in moments.items()}
             self._optimizer.state[p] = state
@@ -288,14 +308,25 @@ class AdamWStep:
     def _state_dtype(self) -> str:
         """Dtype of the moments: of the state where it exists, else of the parameter it will be made like."""
         found = set()
-        for _, p in self._params:
+        for _, p in self._own:
             state = self._optimizer.state.get(p, {})
             found |= {state[m].dtype if m in state else p.dtype for m in ("exp_avg", "exp_avg_sq")}
         dtype = _one(found, "state_dtype")
         return _DTYPE_NAMES.get(dtype, str(dtype))
 
+    def _check_dealt(self) -> None:
+        """Each replicated parameter is in exactly one live optimizer; every rank learns of a fault alike."""
+        if self._shards is None:
+            return
+        live = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
+        held = [name for name, p in self._dense.items() if id(p) in live]
+        counts = self._shards.times_held(held, self._params[0][1].device)
+        wrong = {name: count for name, count in counts.items() if count != 1}
+        if wrong:
+            raise OptimizerError("parameters", expected="each stepped by one rank", actual=str(wrong))
+
     def _steps_taken(self) -> int:
-        steps = {int(self._optimizer.state[p]["step"]) if p in self._optimizer.state else 0 for _, p in self._params}
+        steps = {int(self._optimizer.state[p]["step"]) if p in self._optimizer.state else 0 for _, p in self._own}
         return _one(steps, "steps")
 
 

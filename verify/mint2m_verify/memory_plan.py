@@ -85,12 +85,16 @@ def rank_memory(model: ModelNumbers, profile: RunProfile, *, sharded_pages: bool
         kept = model.full_indexers * model.index_top_k + model.sparse_layers * model.experts_per_token
         decision = _ID_BYTES * kept
 
-    lora = _lora_elements(model, profile)
+    replicated, experts = _lora_elements(model, profile)
+    lora = replicated + experts
+    stepped = lora
+    if profile.optimizer.distributed_optimizer:  # moments of replicated parameters are dealt over the ranks
+        stepped = math.ceil(replicated / cp) + experts
     items = (
         ("weights", _weight_bytes(model, base, ep)),
         ("lora", state * lora),
         ("gradients", 2 * state * lora),  # main_grad, and its clipped copy during the step
-        ("optimizer", 2 * state * lora),  # exp_avg and exp_avg_sq
+        ("optimizer", 2 * state * stepped),  # exp_avg and exp_avg_sq
         ("pages", page * held),
         ("gradient-pages", gradient_page * held),
         ("decisions", decision * own),
@@ -159,17 +163,18 @@ def _weight_bytes(model: ModelNumbers, base: int, ep: int) -> int:
     return total
 
 
-def _lora_elements(model: ModelNumbers, profile: RunProfile) -> int:
-    """Elements of A and B on the fullest rank."""
-    ep, total = profile.topology.expert_parallel, 0
+def _lora_elements(model: ModelNumbers, profile: RunProfile) -> tuple[int, int]:
+    """Elements of A and B on the fullest rank: those equal on all ranks, and those of its experts."""
+    ep, replicated, experts = profile.topology.expert_parallel, 0, 0
     for matrix in model.matrices():
         if matrix.family is None or matrix.family not in profile.lora.families:
             continue
-        copies = matrix.copies
+        of_one = profile.lora.rank * (matrix.rows + matrix.columns)
         if matrix.family == "expert":
-            copies = model.sparse_layers * _share(model.experts, ep)
-        total += profile.lora.rank * (matrix.rows + matrix.columns) * copies
-    return total
+            experts += of_one * model.sparse_layers * _share(model.experts, ep)
+        else:
+            replicated += of_one * matrix.copies
+    return replicated, experts
 
 
 def _activation_bytes(model: ModelNumbers, profile: RunProfile, base: int, captured: int) -> int:
