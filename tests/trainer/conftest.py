@@ -94,7 +94,7 @@ def small_config() -> dict[str, Any]:
 def single() -> Iterator[Comm]:
     """A world of one rank in this process."""
     comm = open_comm(
-        rank=0, world_size=1, master_address="127.0.0.1", master_port=free_port(), ledger=Ledger(), timeout_seconds=60
+        rank=0, world_size=1, master_address="127.0.0.1", master_port=_free_port(), ledger=Ledger(), timeout_seconds=60
     )
     try:
         yield comm
@@ -110,7 +110,7 @@ def ranks(tmp_path: Path) -> Callable[..., list[Any]]:
     """
 
     def run(function: Callable[..., Any], world: int, *arguments: object) -> list[Any]:
-        file, port = sys.modules[function.__module__].__file__, free_port()
+        file, port = sys.modules[function.__module__].__file__, _free_port()
         given = tmp_path / "arguments"
         given.write_bytes(pickle.dumps(arguments))
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
@@ -134,7 +134,13 @@ def ranks(tmp_path: Path) -> Callable[..., list[Any]]:
     return run
 
 
-def free_port() -> int:
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    """A port that was free a moment ago."""
+    return _free_port
+
+
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

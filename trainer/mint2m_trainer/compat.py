@@ -53,6 +53,16 @@ def install() -> None:
         moe_utils.te_general_gemm = None  # 0.16 leaves the name undefined without TE
 
 
+def make_deterministic() -> None:
+    """With CUDA, ask for deterministic scatters and matrix products; a CPU's are deterministic already.
+
+    A recomputed row must equal its stored row bit for bit, and atomics in a scatter would not give that.
+    """
+    if torch.cuda.is_available():
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+        torch.use_deterministic_algorithms(True)
+
+
 class CudaLiterals(TorchFunctionMode):
     """Read the literal "cuda" as "cpu" inside megatron's optimizer, which spells it out.
 

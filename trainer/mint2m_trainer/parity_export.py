@@ -85,6 +85,8 @@ def oracle_run(
         raise ExportError(f"ranks: expected at least 1, found {ranks}")
     if case not in ("ratio1", "active_clip") or prefix_gradient not in ("exact", "detached", "conventional"):
         raise ExportError(f"no case {case!r} with prefix gradient {prefix_gradient!r}")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):  # before the work, not after it
+        raise FileExistsError(f"{out} exists and is not an empty directory")
     given = read_rollout(rollout)
     profile = _profile(given, adapter_dir, case, prefix_gradient, ranks, dtype, constants or Constants())
     with tempfile.TemporaryDirectory(prefix="mint2m-parity-") as folder:

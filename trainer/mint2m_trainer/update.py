@@ -19,7 +19,7 @@ import torch.distributed as dist
 from mint2m_trainer import compat, evidence
 from mint2m_trainer.checkpoint import save_checkpoint
 from mint2m_trainer.comm.groups import Comm, close_comm, open_comm
-from mint2m_trainer.comm.ledger import Ledger
+from mint2m_trainer.comm.ledger import Ledger, Tag
 from mint2m_trainer.kernels import TorchKernels
 from mint2m_trainer.model.glm import Bounds
 from mint2m_trainer.model.policy import Policy, PolicySource, materialize
@@ -241,7 +241,7 @@ class Update:
             scored_tokens=group.scored_tokens, weights_sha256=evidence.weights_sha256(policy.inner)
         ), ()
 
-    def _capture(self, _phase: str, progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
+    def _capture(self, phase: str, progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
         policy, comm = _there(self._policy), _there(self._comm)
         mode: Mode = "conventional" if self._inputs.baseline else self._profile.prefix.gradient
         session = self._session = self._new_session(mode, "policy")
@@ -250,6 +250,7 @@ class Update:
         if weights != self._base_sha256:
             raise UpdateError("base weights changed between materialize and capture")
         nonce = [secrets.token_hex(16)]
+        self._ledger.record(Tag(phase=phase), "nonce.broadcast", 32)
         dist.broadcast_object_list(nonce, src=0, group=comm.group)
         return PhaseEvidence(
             prompt_tokens=len(self._inputs.rollout.prompt_tokens) - 1,
@@ -304,10 +305,12 @@ class Update:
         policy, optimizer, group = _there(self._policy), _there(self._optimizer), _there(self._group)
         _there(self._session).close()  # nothing may be differentiated against these pages any more
         # Token weights are normalized already, so megatron must not divide by a token count.
+        self._ledger.record(Tag(phase=phase), "gradients.reduce", policy.replicated_gradient_bytes())
         finalize_model_grads([policy.wrapped], num_tokens=None)
         weights = evidence.weights_sha256(policy.inner)
         if weights != self._base_sha256:
             raise UpdateError("base weights or router buffers changed during the update")
+        self._ledger.record(Tag(phase=phase), "norm.reduce", 8)
         norm = optimizer.gradient_norm()
         self._norm = norm, min(1.0, self._profile.optimizer.clip_grad / (norm + NORM_EPS))
         gradient = policy.gradient_tensors(phase)
@@ -324,6 +327,7 @@ class Update:
 
     def _step(self, phase: str, _progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
         policy, optimizer = _there(self._policy), _there(self._optimizer)
+        self._ledger.record(Tag(phase=phase), "norm.reduce", 8)
         report = optimizer.step()
         if (report.gradient_norm, report.clip_coefficient) != self._norm:
             raise UpdateError("the gradient changed between finalize and the step")
@@ -347,6 +351,7 @@ class Update:
                 *write_adapter_copy(records, "adapter", adapter),
                 *write_tensors(records, places.OPTIMIZER_AFTER, moments),
             )
+        self._ledger.record(Tag(phase=phase), "checkpoint.save", 0)  # its own collectives are megatron's
         saved = save_checkpoint(
             self._inputs.run_dir / "checkpoint",
             optimizer,

@@ -59,6 +59,7 @@ def open_comm(
         raise CommError("torch.distributed is initialized already")
     if not 0 <= rank < world_size:
         raise CommError(f"rank {rank} is outside a world of {world_size}")
+    compat.make_deterministic()
     if torch.cuda.is_available():
         torch.cuda.set_device(rank % torch.cuda.device_count())
     dist.init_process_group(

@@ -70,6 +70,11 @@ class Policy:
         """The whole finalized gradient, on every rank; a collective."""
         return self.gather({name: p.main_grad for name, p in self.trainable()}, phase)
 
+    def replicated_gradient_bytes(self) -> int:
+        """Payload of the gradient reduction: what every rank holds; experts' gradients stay where they are."""
+        grads = [p.main_grad for _, p in self.trainable() if getattr(p, "allreduce", True)]
+        return sum(grad.numel() * grad.element_size() for grad in grads)
+
     def gather(self, local: Mapping[str, Tensor], phase: str) -> Mapping[str, Tensor]:
         """The union over ranks of tensors by global name, sorted; replicated ones are rank 0's."""
         mine = {name: tensor.detach().cpu().clone() for name, tensor in local.items()}

@@ -1,0 +1,139 @@
+"""The whole update against right values made by another implementation in float64 over full sequences.
+
+Log-probs, loss, clip counts, gradient by tensor, norm, clip coefficient, Adam moments and the stepped adapter. The
+stepped weights alone would be blind: one Adam step hides a scaled gradient below 1e-6, so the moments are compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from mint2m_trainer.parity_export import Constants, ExportError, oracle_run, read_rollout
+
+COMBINATIONS = [
+    (case, label, ranks) for case in ("indexshare", "yarn") for label in ("ratio1", "active_clip") for ranks in (1, 2)
+]
+#: One of each case, label and number of ranks; the rest take the same paths.
+QUICK = {("indexshare", "active_clip", 2), ("yarn", "ratio1", 2), ("yarn", "active_clip", 1)}
+
+
+def export(
+    oracle: Path, out: Path, label: str, ranks: int, *, mode: str = "exact", dtype: str = "float32"
+) -> dict[str, Any]:
+    """Run one export and read it back."""
+    settings = json.loads((oracle / "expected.json").read_text())["case"]["grpo"]
+    rollout, adapter = oracle / "rollout.json", oracle / "adapter"
+    oracle_run(oracle / "snapshot", adapter, rollout, label, mode, ranks, dtype, out, Constants(**settings))
+    return {
+        "gradients": load_file(out / "gradients.safetensors"),
+        "stepped": load_file(out / "stepped.safetensors"),
+        "moments": load_file(out / "moments.safetensors"),
+        "logprobs": json.loads((out / "logprobs.json").read_text())["responses"],
+        "report": json.loads((out / "report.json").read_text()),
+    }
+
+
+def norm(tensors: Any) -> float:
+    return sum(float((np.asarray(t, dtype=np.float64) ** 2).sum()) for t in tensors) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("case", "label", "ranks"),
+    [pytest.param(*c, marks=[] if c in QUICK else [pytest.mark.slow], id="-".join(map(str, c))) for c in COMBINATIONS],
+)
+def test_an_exact_float32_update_is_the_oracles(
+    shared: Callable[[str], Path], tmp_path: Path, case: str, label: str, ranks: int
+) -> None:
+    oracle = shared("oracle") / case
+    right = load_file(oracle / "expected.safetensors")
+    expected = json.loads((oracle / "expected.json").read_text())
+    found = export(oracle, tmp_path / "out", label, ranks)
+    report, settings = found["report"], expected["case"]
+
+    for response, logp in enumerate(found["logprobs"]):
+        assert np.abs(np.array(logp) - right[f"{label}.logprobs.{response}"]).max() <= 1e-4
+    assert abs(report["loss"] - expected[label]["loss"]) <= 1e-5
+    assert report["advantages"] == pytest.approx(expected["advantages"], abs=1e-12)
+    assert report["clipped_low"] == expected[label]["clipped_low_tokens"]
+    assert report["clipped_high"] == expected[label]["clipped_high_tokens"]
+    assert report["scored_tokens"] == expected["tokens_scored"]
+    if report["kl"] is not None:
+        assert report["kl"] == pytest.approx(expected[label]["kl_k3_token_mean"], rel=1e-5)
+
+    stem = f"{label}.grad."
+    want = {name.removeprefix(stem): value for name, value in right.items() if name.startswith(stem)}
+    assert found["gradients"].keys() == want.keys()
+    whole = norm(want.values())
+    assert whole == pytest.approx(expected[label]["grad_norm"], rel=1e-12)
+    assert norm(found["gradients"][name] - want[name] for name in want) <= 1e-4 * whole
+    compared = 0
+    for name, value in want.items():
+        if norm([value]) > 1e-6 * whole:
+            assert norm([found["gradients"][name] - value]) <= 1e-3 * norm([value]), name
+            compared += 1
+    assert compared > 0.9 * len(want)
+    assert report["gradient_norm"] == pytest.approx(whole, rel=1e-5)
+    coefficient = min(1.0, settings["optimizer"]["clip_grad"] / (whole + 1e-6))
+    assert report["clip_coefficient"] == pytest.approx(coefficient, rel=1e-5)
+
+    for kind, moment in (
+        ("exp_avg", lambda g: 0.1 * coefficient * g),
+        ("exp_avg_sq", lambda g: 0.001 * (coefficient * g) ** 2),
+    ):
+        made = {name: found["moments"][f"{name}.{kind}"].astype(np.float64) for name in want}
+        due = {name: moment(value) for name, value in want.items()}
+        assert norm(made[name] - due[name] for name in want) <= 1e-4 * norm(due.values())
+    for name in want:
+        assert np.abs(found["stepped"][name] - right[f"{label}.stepped.{name}"]).max() <= 1e-5, name
+
+
+@pytest.mark.parametrize("case", ["indexshare", pytest.param("yarn", marks=pytest.mark.slow)])
+def test_in_float64_exact_is_conventional_and_detached_is_not(
+    shared: Callable[[str], Path], tmp_path: Path, case: str
+) -> None:
+    oracle = shared("oracle") / case
+    found = {
+        mode: export(oracle, tmp_path / mode, "active_clip", 2 if mode == "exact" else 1, mode=mode, dtype="float64")
+        for mode in ("conventional", "exact", "detached")
+    }
+    right = found["conventional"]["gradients"]
+    assert all(value.dtype == np.float64 for value in right.values())
+    whole = norm(right.values())
+    assert norm(found["exact"]["gradients"][name] - right[name] for name in right) < 1e-12 * whole
+    assert norm(found["detached"]["gradients"][name] - right[name] for name in right) > 0.1 * whole
+    for mode in ("exact", "detached"):  # no log-prob gate can tell the two apart
+        for a, b in zip(found[mode]["logprobs"], found["conventional"]["logprobs"], strict=True):
+            assert a == pytest.approx(b, abs=1e-12)
+        assert found[mode]["report"]["loss"] == pytest.approx(found["conventional"]["report"]["loss"], abs=1e-13)
+
+
+def test_an_export_overwrites_nothing_and_refuses_what_it_does_not_know(
+    shared: Callable[[str], Path], tmp_path: Path
+) -> None:
+    oracle = shared("oracle") / "yarn"
+    paths = (oracle / "snapshot", oracle / "adapter", oracle / "rollout.json")
+    with pytest.raises(ExportError):
+        oracle_run(*paths, "ratio2", "exact", 1, "float32", tmp_path / "out")  # type: ignore[arg-type]
+    with pytest.raises(ExportError):
+        oracle_run(*paths, "ratio1", "exact", 0, "float32", tmp_path / "out")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").write_text("kept")
+    with pytest.raises(FileExistsError):
+        oracle_run(*paths, "ratio1", "exact", 1, "float32", tmp_path / "full")
+    assert (tmp_path / "full/file").read_text() == "kept"
+
+
+def test_an_engines_rollout_without_schema_is_read_strictly(shared: Callable[[str], Path], tmp_path: Path) -> None:
+    rollout = read_rollout(shared("oracle") / "yarn/rollout.json")
+    assert (len(rollout.prompt_tokens), [len(r) for r in rollout.responses]) == (200, [3, 3])
+    value = json.loads((shared("oracle") / "yarn/rollout.json").read_text())
+    (tmp_path / "bad.json").write_text(json.dumps(value | {"extra": 1}))
+    with pytest.raises(Exception, match="schema"):
+        read_rollout(tmp_path / "bad.json")
