@@ -68,6 +68,7 @@ class Recipe:
     """
 
     world_size: int = 2
+    prompt: str = PROMPT
     seed: int = 7
     clip_grad: float = 1.0
     weight_decay: float = 0.01
@@ -228,7 +229,7 @@ class _Builder:
                 "context_parallel": r.world_size,
                 "expert_parallel": r.world_size,
             },
-            "context": {"prompt_tokens": len(PROMPT), "max_response_tokens": 16},
+            "context": {"prompt_tokens": len(self.recipe.prompt), "max_response_tokens": 16},
             "group_size": len(RESPONSES),
             "model": {"dtype": "float32", "rope_angle_dtype": "float32"},
             "lora": {"rank": RANK, "alpha": 4, "families": ["attention", "dense"], "seed": 1},
@@ -267,7 +268,7 @@ class _Builder:
         payload = {
             "schema": "mint2m.training-payload/v1",
             "tokenizer": "utf8-bytes",
-            "prompt_text": PROMPT,
+            "prompt_text": self.recipe.prompt,
             "ground_truth": "4",
             "reward_rule": "answer-exact/v1",
         }
@@ -279,7 +280,7 @@ class _Builder:
         self.reference = [(p + random.normal(0, 0.2, len(p)).astype(np.float32)).clip(max=-0.01) for p in self.policy]
         rollout = {
             "schema": "mint2m.rollout/v1",
-            "prompt_tokens": list(PROMPT.encode()),
+            "prompt_tokens": list(self.recipe.prompt.encode()),
             "responses": self.responses,
             "rewards": [-1, 1],
             "old_logprobs": None
@@ -301,7 +302,7 @@ class _Builder:
             "rollout": self.ref("inputs/rollout.json", "rollout.json"),
             "shape": {
                 "vocab_size": 256,
-                "prompt_tokens": len(PROMPT),
+                "prompt_tokens": len(self.recipe.prompt),
                 "response_tokens": [len(r) for r in self.responses],
             },
         }
@@ -347,7 +348,7 @@ class _Builder:
 
     @property
     def chunks(self) -> int:
-        return math.ceil((len(PROMPT) - 1) / 8)
+        return math.ceil((len(self.recipe.prompt) - 1) / 8)
 
     def _plan(self) -> None:
         ranks = range(self.recipe.world_size)
@@ -537,7 +538,7 @@ class _Builder:
             if self.recipe.kl_beta:
                 seen["kl"] = sum(self.kls[g]) / len(self.kls[g])
             return {**seen, **common}
-        rows = len(PROMPT) - 1
+        rows = len(self.recipe.prompt) - 1
         identity = self.ref("inputs/runtime-identity.json")["sha256"]
         table: dict[str, Json] = {
             "bind": {"runtime_identity_sha256": identity, "source_sha256": SOURCE, "world_size": world},
@@ -708,7 +709,7 @@ class _Builder:
             "ended_at": TIME,
             "world_size": self.recipe.world_size,
             "group_size": len(RESPONSES),
-            "prompt_tokens": len(PROMPT),
+            "prompt_tokens": len(self.recipe.prompt),
             "chunk_tokens": 8,
             "prefix_gradient": self.recipe.prefix_gradient,
             "response_backwards": len(RESPONSES),

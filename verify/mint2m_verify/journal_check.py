@@ -62,11 +62,14 @@ def _chain(lines: Sequence[JournalLine], *, plan_sha256: str, execution_id: str)
             yield _fault("journal.sequence", number, str(number), str(event.sequence))
         if event.previous_sha256 != previous:
             yield _fault("journal.chain-broken", number, previous or "null", event.previous_sha256 or "null")
-        if event.plan_sha256 != plan_sha256:
-            yield _fault("journal.other-run", number, f"plan {plan_sha256}", event.plan_sha256)
-        if event.execution_id != execution_id:
-            yield _fault("journal.other-run", number, f"execution {execution_id}", event.execution_id)
         previous = line.sha256
+    strangers = ((n, line.event) for n, line in enumerate(lines))
+    ours = (plan_sha256, execution_id)
+    stranger = next(((n, e) for n, e in strangers if (e.plan_sha256, e.execution_id) != ours), None)
+    if stranger is not None:
+        number, event = stranger
+        actual = f"plan {event.plan_sha256}, execution {event.execution_id}"
+        yield _fault("journal.other-run", number, f"plan {plan_sha256}, execution {execution_id}", actual)
     if lines[0].event.event != "opened":
         yield _fault("journal.not-opened", 0, "opened", lines[0].event.event)
     if lines[-1].event.event != "closed":

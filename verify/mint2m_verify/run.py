@@ -261,9 +261,10 @@ def _records(log: Findings, documents: RunDocuments, at_hand: Mapping[str, FileR
         )
     else:
         log.not_reached("placement planned and observed", needs)
-    needs = (layout.OWNERSHIP, layout.RANK_SESSIONS, layout.PLAN)
+    needs = (layout.OWNERSHIP, layout.RANK_SESSIONS, layout.PLAN, layout.RECEIPT)
     if journal is not None and ranks is not None and plan is not None:
-        execution = ranks.document.execution_id
+        # The receipt speaks for the run; records of another execution must not make its own journal look strange.
+        execution = (ranks if receipt is None else receipt).document.execution_id
         log.judge(
             "everything owned was found absent",
             Standing.ATTESTED_ONLY,

@@ -89,7 +89,8 @@ def check_subjects(seal: Seal | None, snapshot: Snapshot) -> Check:
             yield found("tree.mode-changed", file=entry.path, expected="not executable", actual="executable")
     if seal is not None:
         yield from _compare_subjects(seal.statement.subjects, outside, blocked)
-    for path in sorted(layout.REQUIRED_FILES - {entry.path for entry in outside}):
+    sealed = set() if seal is None else {subject.name for subject in seal.statement.subjects}
+    for path in sorted(layout.REQUIRED_FILES - sealed - {entry.path for entry in outside}):
         yield found("tree.file-missing", file=path, expected="part of every run directory").following(blocked.get(path))
     return f"{len(outside)} of {len(outside)}; {len(snapshot.files)} files, {megabytes(snapshot.total_bytes)} re-hashed"
 

@@ -71,7 +71,7 @@ def check_ranks(sessions: Read[RankSessions], plan: Plan, profile: RunProfile) -
             yield _fault("session.rank-repeated", "/ranks", f"rank {rank} once", f"{count} times")
     for rank in sorted({rank for rank in ranks if rank >= world}):
         yield _fault("session.rank-unknown", "/ranks", f"ranks 0 to {world - 1}", f"rank {rank}")
-    if ranks == sorted(ranks, reverse=True) and len(ranks) > 1:
+    if sorted(ranks) == list(range(world)) and ranks != sorted(ranks):
         yield _fault("session.rank-order", "/ranks", _listed(sorted(ranks)), _listed(ranks))
     yield from _actors(document, plan)
     wanted = phases.expected_phases(profile)
@@ -239,6 +239,7 @@ def _phase_order(session: RankSession, wanted: Sequence[str], where: str) -> Ite
         if record.sequence != number:
             pointer = f"{where}/phases/{number}/sequence"
             yield _fault("session.sequence", pointer, str(number), str(record.sequence), stage=record.phase)
+            break  # the numbers after the first wrong one say nothing new
 
 
 def _chain(session: RankSession, document: RankSessions, raw: Sequence[JsonValue], where: str) -> Iterator[Finding]:
