@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mint2m_trainer.cluster.driver import BACKEND, train
+from mint2m_trainer.cluster.interrupt import terminated_like_interrupted
 from mint2m_trainer.cluster.narration import plan_text
 from mint2m_trainer.cluster.progress import Silent, Watcher
 from mint2m_trainer.deployments import PACKAGED, build
@@ -78,13 +79,15 @@ def run(request: RunRequest, watcher: Watcher | None = None, *, backend: str = B
         None if request.key is None else _Signer(key=load_private_key(request.key), kind="managed", source=request.key)
     )
     run_id = request.run_id or _run_id(request.deployment)
-    deployment, directory = _locate(request, run_id)
-    examination = examine_run(
-        deployment,
-        profile=None if request.deployment in PACKAGED else request.profile,
-        output=directory,
-        progress=watcher.advance,
-    )
+    with terminated_like_interrupted():
+        deployment, directory = _locate(request, run_id)
+        packaged = deployment != Path(request.deployment)
+        examination = examine_run(
+            deployment,
+            profile=None if packaged else request.profile,
+            output=directory,
+            progress=watcher.advance,
+        )
     inputs = None if examination.gathered is None else examination.gathered.inputs
     if examination.blocked or inputs is None:
         return RunResult(report=examination.report(request.deployment), directory=None)

@@ -8,16 +8,14 @@ failure or an interrupt leaves inputs, plan and journal, and no receipt.
 from __future__ import annotations
 
 import secrets
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from mint2m_trainer.cluster.directory import prepare, remove_half_written
+from mint2m_trainer.cluster.interrupt import Interrupted, Stop
 from mint2m_trainer.cluster.journal import Journal, read, utc_now
 from mint2m_trainer.cluster.leftovers import settle_local
 from mint2m_trainer.cluster.messages import Hello, PhaseReply, Progress, RankTask
@@ -39,10 +37,6 @@ if TYPE_CHECKING:
 
 #: The class that makes the update; tests of the lifecycle put a double in its place.
 BACKEND = "mint2m_trainer.update:Update"
-
-
-class Interrupted(BaseException):
-    """SIGINT or SIGTERM. Not an `Exception`: nothing on the way may take it for a fault of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +105,7 @@ class _Run:
     ) -> None:
         self._root, self._plan, self._inputs = root, plan, inputs
         self._journal, self._watcher, self._backend = journal, watcher, backend
+        self._stop = Stop()
         self._session: RaySession | None = None
         self._ranks: Ranks | None = None
         self._stage = "start"
@@ -120,20 +115,21 @@ class _Run:
     def through(self) -> Ended:
         """All of it; returns how it ended, or raises what stopped it after everything was taken down."""
         complete, interrupt = False, None
-        # Outside the inner scope signals are ignored: a second Ctrl-C must not stop the cleanup that the first began.
-        with _handlers(signal.SIG_IGN):
+        # Signals only set a flag, and taking down never looks at it: a second Ctrl-C cannot stop the cleanup that the
+        # first one began.
+        with self._stop.listening():
             try:
-                with _handlers(_raise_interrupted):
-                    self._start()
-                    self._phases()
-                    complete = True
+                self._start()
+                self._phases()
+                complete = True
             except Interrupted as stop:
                 interrupt = stop
             finally:
                 ended, remaining = self._take_down(complete=complete)
         if interrupt is not None:
             what = f"still there: {', '.join(remaining)}" if remaining else "everything this run owned is absent"
-            raise FindingError(found("run.interrupted", stage=self._stage, actual=what)) from interrupt
+            hint = f"mint2m cleanup --plan {self._root / layout.PLAN} --ownership {self._journal.path} looks again"
+            raise FindingError(found("run.interrupted", stage=self._stage, actual=what, hint=hint)) from interrupt
         if remaining:
             raise FindingError(found("run.cleanup-incomplete", actual=", ".join(remaining)))
         return ended
@@ -142,7 +138,8 @@ class _Run:
         plan = self._plan
         self._watcher.advance("ray", 0, 1)
         self._session = open_ray(plan, self._journal)
-        _install_interrupts()  # Ray puts its own SIGTERM handler in place of ours
+        self._stop.listen()  # Ray has put its own SIGTERM handler in place of ours
+        self._stop.check()
 
         import ray
 
@@ -151,7 +148,9 @@ class _Run:
 
         for fault in check_nodes(plan, live_nodes(ray.nodes())):
             raise FindingError(fault)
-        self._ranks = Ranks(plan=plan, journal=self._journal, local=plan.deployment.ray_address == LOCAL)
+        self._ranks = Ranks(
+            plan=plan, journal=self._journal, local=plan.deployment.ray_address == LOCAL, check=self._stop.check
+        )
         self._ranks.make([self._task(rank) for rank in range(plan.profile.topology.world_size)])
         self.hellos = self._ranks.hellos
         for fault in _observed(plan, self.hellos):
@@ -162,6 +161,7 @@ class _Run:
         if self._ranks is None:
             raise RuntimeError("no ranks to drive")
         for phase in self._plan.phases:
+            self._stop.check()
             self._stage, begun = phase, time.monotonic()
             self._watcher.advance(stage_name(phase), 0, 1)
             replies = self._ranks.run(phase, self._tell)
@@ -259,25 +259,3 @@ def _observed(plan: Plan, hellos: tuple[Hello, ...]) -> Iterator[Finding]:
             yield found(
                 "rank.placement-mismatch", stage="start", pointer=place[0], expected="one rank each", actual=place[1]
             )
-
-
-def _raise_interrupted(number: int, _frame: FrameType | None) -> None:
-    raise Interrupted(signal.Signals(number).name)
-
-
-def _install_interrupts() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _raise_interrupted)
-
-
-@contextmanager
-def _handlers(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
-    try:
-        for number in numbers:
-            signal.signal(number, handler)
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)

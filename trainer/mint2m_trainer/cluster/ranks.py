@@ -47,6 +47,8 @@ class Ranks:
     plan: Plan
     journal: Journal
     local: bool
+    #: Raises where the operator wants the run to end; looked at wherever this waits.
+    check: Callable[[], None]
     group: PlacementGroup | None = None
     coordinator: Any = None
     actors: list[Any] = field(default_factory=list)
@@ -169,10 +171,9 @@ class Ranks:
         except ValueError as fault:  # what Ray raises for a name that is taken
             raise FindingError(found("ray.start-failed", expected=f"{name} to be free", actual=str(fault))) from fault
         self.journal.write("created", resource("actor", name, id=_actor_id(self.coordinator), node_ip=ip))
-        try:
-            ray.get(self.coordinator.execution_id.remote(), timeout=max(1.0, deadline - time.monotonic()))
-        except (RayError, GetTimeoutError) as fault:
-            raise FindingError(found("ray.start-failed", expected=name, actual=str(fault)[:500])) from fault
+        answer = self.coordinator.execution_id.remote()
+        if not self._ready(answer, deadline) or not _answered(answer):
+            raise FindingError(found("ray.start-failed", expected=f"{name} to answer", actual="nothing in time"))
 
     def _make_group(self, deadline: float) -> None:
         name = self.plan.placement.group
@@ -180,11 +181,18 @@ class Ranks:
         bundles = [bundle_resources(bundle) for bundle in self.plan.placement.bundles]
         self.group = placement_group(bundles, strategy="PACK", name=name)
         self.journal.write("created", resource("placement-group", name, id=self.group.id.hex()))
-        try:
-            ray.get(self.group.ready(), timeout=max(1.0, deadline - time.monotonic()))
-        except GetTimeoutError as fault:
+        if not self._ready(self.group.ready(), deadline):
             limit = f"within {self.plan.timeouts_s.start} s"
-            raise FindingError(found("ray.placement-timeout", file=name, expected=limit)) from fault
+            raise FindingError(found("ray.placement-timeout", file=name, expected=limit))
+
+    def _ready(self, reference: Any, deadline: float) -> bool:
+        """Wait for one answer, in short steps."""
+        while time.monotonic() < deadline:
+            self.check()
+            done, _ = ray.wait([reference], timeout=_POLL_S)
+            if done:
+                return True
+        return False
 
     def _together(
         self,
@@ -199,6 +207,7 @@ class Ranks:
         asked = {ask(actor): rank for rank, actor in enumerate(self.actors if actors is None else actors)}
         waiting, answers = list(asked), {}
         while waiting:
+            self.check()
             done, waiting = ray.wait(waiting, num_returns=1, timeout=_POLL_S)
             for reference in done:
                 answers[asked[reference]] = _answer(reference, asked[reference], phase)
@@ -267,6 +276,9 @@ def _answer(reference: Any, rank: int, phase: str) -> Any:
             raise FindingError(found("rank.failed", stage=phase, actual=f"rank {rank}: {cause}")) from fault
         actual = f"rank {rank}: {cause.kind}: {cause.text}"
         raise RankFailedError(found("rank.failed", stage=phase, actual=actual), cause.trace) from fault
+    except RayError as fault:
+        actual = f"rank {rank}: {str(fault).splitlines()[0]}"
+        raise FindingError(found("rank.died", stage=phase, actual=actual)) from fault
 
 
 class RankFailedError(FindingError):

@@ -73,7 +73,6 @@ ENTRIES = (
             "proven absent. There is no receipt and no seal, so the directory is evidence of nothing. Inputs are untouched.\n"
             "Run again into a new directory."
         ),
-        hint="mint2m cleanup --plan DIR/plan.json --ownership DIR/ownership.jsonl proves that nothing is left",
     ),
     Entry(
         id="run.deployment-unknown",
