@@ -5,6 +5,7 @@ The valid fixture is written out here as plain JSON, without the builder.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import pytest
 from mint2m_verify.canonical import canonical
 from mint2m_verify.documents import RunProfile
 from mint2m_verify.finding import FindingError, Verdict
-from mint2m_verify.fixture import Expected, check_fixture, load_fixture, read_fixture
+from mint2m_verify.fixture import Expected, check_bytes, check_fixture, load_fixture, read_fixture
 
 PROMPT = "Two and two?\n"
 PROFILE: dict[str, Any] = {
@@ -286,6 +287,16 @@ def test_a_rollout_that_is_no_document_is_refused_even_where_the_hash_fits(
     assert report.findings[0].id.split(".")[0] in ("json", "schema")
     with pytest.raises(FindingError):
         load_fixture(path, EXPECTED)
+
+
+def test_bytes_given_by_the_caller_are_held_to_bare_names_too(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    fixture = json.loads(path.read_text())
+    fixture["payload"]["path"] = "elsewhere/payload.json"
+    files = dataclasses.replace(read_fixture(path), fixture=canonical(fixture))
+    checked, findings = check_bytes(files, EXPECTED)
+    assert checked is None
+    assert [finding.id for finding in findings] == ["fixture.path-not-adjacent"]
 
 
 def test_the_bytes_hashed_are_the_bytes_parsed(tmp_path: Path) -> None:

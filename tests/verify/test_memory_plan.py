@@ -132,6 +132,13 @@ def test_weights_of_one_rank_are_the_snapshots_and_experts_are_dealt_out() -> No
     assert one - eight == 4 * experts * 7 // 8
 
 
+def test_router_and_indexer_head_weights_stay_float32_in_a_bfloat16_model() -> None:
+    model = parse_numbers(GLM5, file="c")
+    narrow = rank_memory(model, profile(8192, 1)).bytes_of("weights")
+    float32 = 75 * 256 * (6144 + 1) + 21 * 32 * 6144  # router with its bias, indexer head weights
+    assert narrow == 2 * model.parameters + 2 * float32
+
+
 def test_lora_and_its_state_are_counted_by_family() -> None:
     """Rank 8 on the unembedding alone: 8 (154880 + 6144) elements; parameter, two gradients, two moments."""
     lora = LoraOptions(rank=8, alpha=16.0, families=("unembed",), seed=0)

@@ -130,6 +130,11 @@ def test_bounds_are_inclusive_and_those_not_given_do_not_gate() -> None:
     ]
 
 
+def test_a_difference_that_is_no_number_is_over_every_bound() -> None:
+    assert ("parity.threshold-exceeded", "loss abs") in faults(a_side(loss=math.nan))
+    assert ("parity.threshold-exceeded", "overall relative L2") in faults(with_gradient(HEAD, np.array([[np.nan]])))
+
+
 def test_a_tensor_past_its_own_bound_fails_by_name() -> None:
     nearly = with_gradient(HEAD, np.array([[1.002]]))
     assert faults(nearly) == []
