@@ -54,13 +54,16 @@ def install() -> None:
 
 
 def make_deterministic() -> None:
-    """With CUDA, ask for deterministic scatters and matrix products; a CPU's are deterministic already.
+    """Ask for the same bits from the same operation: a recomputed row must equal its stored row.
 
-    A recomputed row must equal its stored row bit for bit, and atomics in a scatter would not give that.
+    With CUDA that is deterministic scatters and matrix products. On a CPU it is a fixed number of threads: setting it
+    also stops MKL from taking fewer under load, which would cut a matrix product differently.
     """
     if torch.cuda.is_available():
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
         torch.use_deterministic_algorithms(True)
+    else:
+        torch.set_num_threads(torch.get_num_threads())
 
 
 class CudaLiterals(TorchFunctionMode):

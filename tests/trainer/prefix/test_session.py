@@ -187,6 +187,35 @@ def test_pages_in_bfloat16_reverse_bit_for_bit(single: Comm, small_snapshot: Pat
     assert inner / (norms[0] * norms[1]) > 0.95
 
 
+def ghost_counts(comm: Comm, snapshot: Path) -> list[int]:
+    """Tokens that this rank's routers counted while it replayed the response of one token."""
+    made = policy(comm, snapshot)
+    run = session(made, comm, "exact")
+    run.capture()
+    run.replay(1, weighted)
+    counted = [layer.mlp.router.local_tokens_per_expert for layer in made.inner.decoder.layers[1:]]
+    return [int(count.sum()) for count in counted]
+
+
+def test_a_ghost_is_not_counted_as_routed(ranks: Callable[..., list[Any]], small_snapshot: Path) -> None:
+    # One token goes to two experts in each of three sparse layers; the other rank carried only its ghost.
+    assert ranks(ghost_counts, 2, small_snapshot) == [[2, 2, 2], [0, 0, 0]]
+
+
+def test_two_threads_reverse_bit_for_bit(single: Comm, small_snapshot: Path) -> None:
+    torch.set_num_threads(2)
+    try:
+        made = policy(single, small_snapshot, dtype="float32")
+        run = session(made, single, "exact")
+        run.capture()
+        scored = [run.score(response) for response in range(len(RESPONSES))]
+        for response, logp in enumerate(scored):
+            assert torch.equal(run.replay(response, weighted).logp, logp)
+        assert run.reverse().row_difference == 0.0
+    finally:
+        torch.set_num_threads(1)
+
+
 def test_passes_out_of_order_are_refused(single: Comm, small_snapshot: Path) -> None:
     made = policy(single, small_snapshot)
     run = session(made, single, "exact")
