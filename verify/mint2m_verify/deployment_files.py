@@ -15,7 +15,7 @@ from typing import TypeVar
 from mint2m_verify import schema
 from mint2m_verify.canonical import JsonValue, parse, sha256_hex
 from mint2m_verify.documents.base import Document, decode
-from mint2m_verify.documents.inputs import ClaimScope, Deployment, RunProfile, RuntimeIdentity
+from mint2m_verify.documents.inputs import ClaimScope, Deployment, FixtureShape, RunProfile, RuntimeIdentity
 from mint2m_verify.documents.manifests import ModelManifest
 from mint2m_verify.documents.plan import MemoryItem
 from mint2m_verify.files import read_once
@@ -29,14 +29,6 @@ D = TypeVar("D", bound=Document)
 
 #: Name of the tree inside every model-manifest. Fixed, since the manifest's digest covers it.
 MODEL_TREE = "model"
-
-#: Where a placeholder digest stands in a deployment, and what it is called then.
-_PLACEHOLDERS = {
-    "/image/digest": "image.placeholder-digest",
-    "/fixture/sha256": "fixture.placeholder-hash",
-    "/model/model_manifest_sha256": "model.manifest-mismatch",
-    "/profile/sha256": "profile.hash-mismatch",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,25 +158,34 @@ def _deployment(parts: _Parts) -> None:
     except FindingError as stop:
         parts.record("deployment", _because("deployment.unreadable", stop.finding))
         return
-    faults = schema.check(value, Deployment.NAME, file=name)
-    others = [fault for fault in faults if fault.pointer not in _PLACEHOLDERS or fault.id != "schema.placeholder"]
-    if others:
-        parts.record("deployment", *(_because("deployment.invalid", fault) for fault in others))
+    faults = schema.check(_without_placeholders(value), Deployment.NAME, file=name)
+    if faults:
+        parts.record("deployment", *(_because("deployment.invalid", fault) for fault in faults))
         return
     parts.deployment_raw = raw
-    # A placeholder digest has the right form, so the rest of the deployment can be examined all the same.
-    deployment = _decode(Deployment, value)
-    parts.deployment = deployment
+    deployment = parts.deployment = _decode(Deployment, value)
     if deployment.kind != "training":
         fault = found("deployment.wrong-kind", file=name, pointer="/kind", expected="training", actual=deployment.kind)
         parts.record("deployment", fault)
         return
-    placeholders = tuple(
-        found(_PLACEHOLDERS[fault.pointer], file=name, pointer=fault.pointer, actual="all zeros")
-        for fault in faults
-        if fault.pointer is not None and fault.pointer != "/image/digest"
-    )
-    parts.record("deployment", *placeholders, actual=f"{deployment.name}, {deployment.hardware_class}")
+    parts.record("deployment", actual=f"{deployment.name}, {deployment.hardware_class}")
+
+
+def _without_placeholders(value: JsonValue) -> JsonValue:
+    """The value with a stand-in for each all-zero digest, for the schema only.
+
+    The schema refuses placeholders, and a template is full of them. Each has a check of its own further on, and with
+    the rest of the deployment examined too the operator learns of everything at once.
+    """
+    if isinstance(value, dict):
+        return {name: _without_placeholders(member) for name, member in value.items()}
+    if isinstance(value, str) and _is_placeholder(value):
+        return value.replace("0" * 64, "f" * 64)
+    return value
+
+
+def _is_placeholder(digest: str) -> bool:
+    return digest.removeprefix("sha256:") == "0" * 64
 
 
 def _image(parts: _Parts, deployment: Deployment) -> None:
@@ -194,7 +195,7 @@ def _image(parts: _Parts, deployment: Deployment) -> None:
             parts.record("image", found("image.missing", file=name, pointer="/image"))
             return
         parts.record("image", actual="none: reference-cpu runs this installation")
-    elif set(deployment.image.digest.removeprefix("sha256:")) == {"0"}:
+    elif _is_placeholder(deployment.image.digest):
         parts.record("image", found("image.placeholder-digest", file=name, pointer="/image/digest", actual="all zeros"))
     else:
         parts.record("image", actual=deployment.image.digest)
@@ -302,6 +303,10 @@ def _adapter(parts: _Parts, deployment: Deployment) -> None:
 
 def _fixture(parts: _Parts, deployment: Deployment) -> None:
     path = parts.near(deployment.fixture.path)
+    if _is_placeholder(deployment.fixture.sha256):
+        fault = found("fixture.placeholder-hash", file=parts.path.name, pointer="/fixture/sha256", actual="all zeros")
+        parts.record("fixture", fault)
+        return
     try:
         files = read_fixture(path)
     except FindingError as stop:
@@ -444,11 +449,17 @@ def _memory(parts: _Parts, deployment: Deployment) -> None:
     """The byte plan of the fullest rank, held against the profile's own limit."""
     from mint2m_verify.memory_plan import plan_memory
 
-    if parts.profile is None or parts.manifest is None or parts.fixture is None:
+    if parts.profile is None or parts.manifest is None:
         return
+    context = parts.profile.context
+    # Without a fixture that fits, the profile's own bounds say what the longest one may need.
+    longest = (context.max_response_tokens,) * parts.profile.group_size
+    shape = FixtureShape(vocab_size=1, prompt_tokens=context.prompt_tokens, response_tokens=longest)
+    if parts.fixture is not None:
+        shape = parts.fixture.fixture.shape
     config = parts.near(deployment.model.snapshot) / "config.json"
     try:
-        items = plan_memory(read_once(config, name="config.json"), parts.profile, parts.fixture.fixture.shape)
+        items = plan_memory(read_once(config, name="config.json"), parts.profile, shape)
     except FindingError as stop:
         parts.record("memory", _because("model.config-invalid", stop.finding, pointer="/model/snapshot"))
         return
