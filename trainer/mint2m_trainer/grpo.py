@@ -78,9 +78,7 @@ class Reference:
 
     def __post_init__(self) -> None:
         if not 0 < self.beta < math.inf:
-            raise LossError(
-                "beta", expected="beta > 0, finite; without it pass no reference", actual=str(self.beta)
-            )
+            raise LossError("beta", expected="beta > 0, finite; without it pass no reference", actual=str(self.beta))
         if self.estimator not in ("k1", "k2", "k3"):
             raise LossError("estimator", expected="k1, k2 or k3", actual=str(self.estimator))
 
@@ -184,9 +182,7 @@ def token_weights(
         norm_tokens: the constant of `sequence_sum_norm`; not read by the others.
     """
     if len(scored) < 2 or min(scored) < 0:
-        raise LossError(
-            "scored tokens", expected="counts of at least two responses", actual=str(list(scored))
-        )
+        raise LossError("scored tokens", expected="counts of at least two responses", actual=str(list(scored)))
     total = sum(scored)
     if total == 0:
         raise LossError("scored tokens", expected="at least one in the group", actual="0")
@@ -199,9 +195,7 @@ def token_weights(
             return tuple(1.0 / (responses * count) if count else 0.0 for count in scored)
         case Aggregation.SEQUENCE_SUM_NORM:
             if norm_tokens is None or norm_tokens < 1:
-                raise LossError(
-                    "norm_tokens", expected="a positive number of tokens", actual=str(norm_tokens)
-                )
+                raise LossError("norm_tokens", expected="a positive number of tokens", actual=str(norm_tokens))
             return tuple(1.0 / (len(scored) * norm_tokens) for _ in scored)
         case _:
             assert_never(kind)
@@ -224,8 +218,6 @@ def unscored_tokens(*, response_tokens: int, old_logprobs: int) -> int:
 def _same(value: Tensor, like: Tensor, subject: str) -> None:
     """Refuses what broadcasting or promotion would silently accept."""
     if like.dim() != 1 or value.shape != like.shape:
-        raise LossError(
-            subject, expected=f"shape {list(like.shape)} of the policy", actual=str(list(value.shape))
-        )
+        raise LossError(subject, expected=f"shape {list(like.shape)} of the policy", actual=str(list(value.shape)))
     if value.dtype != like.dtype or not like.is_floating_point():
         raise LossError(subject, expected=f"dtype {like.dtype} of the policy", actual=str(value.dtype))

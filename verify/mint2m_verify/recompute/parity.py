@@ -131,7 +131,8 @@ class ParityReport:
         rows = [_row("gradient, overall", self.overall)] if self.overall else []
         rows += [_row(f"gradient, {item.family.value}", item.distance) for item in self.families]
         if self.worst_tensor is not None:
-            rows.append(_row(f"worst tensor {self.worst_tensor.name}", self.worst_tensor.distance))
+            worst = f"relative L2 {self.worst_tensor.distance.relative_l2:.3g}, {self.worst_tensor.name}"
+            rows.append(Requirement(required="gradient, worst tensor", found=worst, standing=Standing.DERIVED))
         figures = (
             ("log-probs, max abs", self.logprob_max_abs),
             ("loss, abs", self.loss_abs),
