@@ -406,6 +406,8 @@ class _Builder:
         shapes = {"A": (RANK, WIDTH), "B": (WIDTH, RANK)}
         names = [(f"base_model.model.{m}.lora_{s}.weight", shapes[s]) for m in MODULES for s in "AB"]
         before = {n: random.normal(0, 0.2, shape).astype(np.float32) for n, shape in names}
+        # A fresh adapter: the B halves are zero.
+        before = {n: np.zeros_like(t) if ".lora_B." in n else t for n, t in before.items()}
         gradient = {n: (self.recipe.gradient_scale * random.normal(0, 1, s)).astype(np.float32) for n, s in names}
         self.before, self.gradient = self.edit("before", before), self.edit("gradient", gradient)
         self.norm = math.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in self.gradient.values()))
@@ -652,10 +654,13 @@ class _Builder:
         self.write_json("artifacts/rank-sessions.json", self.edit("chained", document))
 
     def _journal(self) -> None:
-        def owned(kind: str, name: str) -> Json:
-            return {"kind": kind, "name": name, "id": None, "pid": None, "start_ticks": None, "node_ip": None}
+        ids = {f"run-rank-{rank:04d}": f"{rank + 1:032x}" for rank in range(self.recipe.world_size)}
 
-        names = [("ray", "local"), ("placement-group", "run-group")]
+        def owned(kind: str, name: str) -> Json:
+            known = {"id": ids.get(name), "pid": None, "start_ticks": None, "node_ip": None}
+            return {"kind": kind, "name": name, **known}
+
+        names = [("ray", "local"), ("actor", "run-driver"), ("placement-group", "run-group")]
         names += [("actor", f"run-rank-{rank:04d}") for rank in range(self.recipe.world_size)]
         events: list[Json] = [{"event": "opened", "resource": None}]
         for kind, name in names:

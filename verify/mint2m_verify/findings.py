@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TypeAlias
 
-from mint2m_verify.finding import Finding, Requirement, Standing
+from mint2m_verify.finding import Finding, Requirement, Standing, found
 
 #: A check yields what is wrong and returns what it found, in words for the report's table.
 Check: TypeAlias = Generator[Finding, None, str]
+
+#: Findings of one id that are kept. A directory of a hundred thousand strange files is told by fewer.
+MOST_OF_ONE_ID = 1000
 
 #: Why a file cannot be what was committed, if that is known.
 Damage: TypeAlias = Callable[[str], Finding | None]
@@ -43,10 +46,18 @@ class Findings:
         self._damage: dict[str, Finding] = {}
         self._unread: dict[str, Finding] = {}
         self._unreached: list[str] = []
+        self._by_place: dict[tuple[str, str | None], list[Finding]] = {}
+        self._counts: dict[str, int] = {}
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        return tuple(self._found)
+        """All that was kept, and for each id with too many of them how many more there are."""
+        more = (
+            found("verify.more-findings", actual=f"{count - MOST_OF_ONE_ID} more of {id}")
+            for id, count in self._counts.items()
+            if count > MOST_OF_ONE_ID
+        )
+        return (*self._found, *more)
 
     @property
     def requirements(self) -> tuple[Requirement, ...]:
@@ -113,14 +124,17 @@ class Findings:
             paths = ([fault.file] if fault.file is not None else []) + list(sources)
             fault = fault.following(next((self._damage[path] for path in paths if path in self._damage), None))
         for link in _lineage(fault):
-            if not any(link is kept or link == kept for kept in self._recent(link)):
-                self._found.append(link)
-                if link.id in _DAMAGE and link.file is not None:
-                    self._damage.setdefault(link.file, link)
+            same = self._by_place.setdefault((link.id, link.file), [])
+            if any(link is kept or link == kept for kept in same):
+                continue
+            self._counts[link.id] = self._counts.get(link.id, 0) + 1
+            if self._counts[link.id] > MOST_OF_ONE_ID:
+                continue
+            same.append(link)
+            self._found.append(link)
+            if link.id in _DAMAGE and link.file is not None:
+                self._damage.setdefault(link.file, link)
         return fault
-
-    def _recent(self, fault: Finding) -> list[Finding]:
-        return [kept for kept in self._found if kept.id == fault.id and kept.file == fault.file]
 
 
 def _lineage(fault: Finding) -> list[Finding]:

@@ -6,9 +6,10 @@ because a driver that dies between the two may have created the thing without wr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from mint2m_verify import layout
+from mint2m_verify.documents import Plan
 from mint2m_verify.finding import Finding, found
 from mint2m_verify.findings import Check
 from mint2m_verify.run_documents import JournalLine
@@ -16,9 +17,19 @@ from mint2m_verify.run_documents import JournalLine
 _FILE = layout.OWNERSHIP
 
 
-def check_journal(lines: Sequence[JournalLine], *, plan_sha256: str, execution_id: str) -> Check:
-    """The chain, the execution it belongs to, and that nothing owned remains."""
-    yield from _chain(lines, plan_sha256=plan_sha256, execution_id=execution_id)
+def check_journal(
+    lines: Sequence[JournalLine], *, plan: Plan, execution_id: str, actor_ids: Mapping[str, str]
+) -> Check:
+    """The chain, the execution it belongs to, that all planned was created, and that nothing owned remains.
+
+    Args:
+        lines: the journal.
+        plan: names the group and the actors that a run creates.
+        execution_id: of the run.
+        actor_ids: the id that each rank's actor, by name, recorded for itself.
+    """
+    yield from _chain(lines, plan_sha256=plan.plan_sha256, execution_id=execution_id)
+    yield from _planned(lines, plan, actor_ids)
     owned: dict[tuple[str, str], str] = {}
     ever: set[tuple[str, str]] = set()
     for number, line in enumerate(lines):
@@ -49,6 +60,24 @@ def check_journal(lines: Sequence[JournalLine], *, plan_sha256: str, execution_i
         yield _fault("journal.not-absent", len(lines) - 1, f"{shown} absent", "no such event")
     actors = sum(kind == "actor" for kind, _ in ever)
     return f"{len(lines)} events; {len(ever)} resources ({actors} actors) created and absent again"
+
+
+def _planned(lines: Sequence[JournalLine], plan: Plan, actor_ids: Mapping[str, str]) -> Iterator[Finding]:
+    created = {
+        (line.event.resource.kind, line.event.resource.name): line.event.resource.id
+        for line in lines
+        if line.event.event == "created" and line.event.resource is not None
+    }
+    place = plan.placement
+    wanted = [("placement-group", place.group), ("actor", place.coordinator)]
+    wanted += [("actor", rank.actor) for rank in place.ranks]
+    for kind, name in wanted:
+        if (kind, name) not in created:
+            yield _fault("journal.not-created", len(lines) - 1, f"{kind} {name}, as planned", "never created")
+    for name, actor_id in actor_ids.items():
+        have = created.get(("actor", name))
+        if ("actor", name) in created and have != actor_id:
+            yield _fault("journal.actor-mismatch", len(lines) - 1, f"{name} with id {actor_id}", str(have))
 
 
 def _chain(lines: Sequence[JournalLine], *, plan_sha256: str, execution_id: str) -> Iterator[Finding]:

@@ -119,7 +119,13 @@ REQUIRED_FILES = SEALED_FILES
 _JSON_LIMIT = 64 << 20
 _TENSOR_LIMIT = 1 << 30
 _KEPT_TENSORS = frozenset(
-    {GRADIENT, OPTIMIZER_AFTER, f"adapter/{ADAPTER_WEIGHTS}", f"artifacts/adapter-before/{ADAPTER_WEIGHTS}"}
+    {
+        GRADIENT,
+        OPTIMIZER_AFTER,
+        f"adapter/{ADAPTER_WEIGHTS}",
+        f"artifacts/adapter-before/{ADAPTER_WEIGHTS}",
+        f"{ADAPTER_INITIAL}{ADAPTER_WEIGHTS}",
+    }
 )
 _KEPT_JSON = frozenset(
     {*DOCUMENTS, OWNERSHIP, SEAL, f"adapter/{ADAPTER_CONFIG}", f"artifacts/adapter-before/{ADAPTER_CONFIG}"}

@@ -268,7 +268,12 @@ def _records(log: Findings, documents: RunDocuments, at_hand: Mapping[str, FileR
         log.judge(
             "everything owned was found absent",
             Standing.ATTESTED_ONLY,
-            journal_check.check_journal(journal, plan_sha256=plan.document.plan_sha256, execution_id=execution),
+            journal_check.check_journal(
+                journal,
+                plan=plan.document,
+                execution_id=execution,
+                actor_ids={session.actor: session.actor_id for session in ranks.document.ranks},
+            ),
             sources=needs,
         )
         log.judge("ranks closed", Standing.ATTESTED_ONLY, sessions.check_cleanup(ranks.document), sources=needs)

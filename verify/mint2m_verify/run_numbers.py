@@ -10,11 +10,12 @@ import numpy as np
 
 from mint2m_verify import layout, receipt_check, sessions
 from mint2m_verify.documents import Rollout, RunProfile, Scores
-from mint2m_verify.finding import Standing
+from mint2m_verify.finding import FindingError, Standing
 from mint2m_verify.findings import Findings
 from mint2m_verify.recompute import scores as score_checks
 from mint2m_verify.recompute import step as step_checks
 from mint2m_verify.recompute.grpo import TokenLosses, token_weights
+from mint2m_verify.recompute.tensors import read_tensors
 from mint2m_verify.run_documents import RunDocuments
 from mint2m_verify.sessions import Facts, Near
 
@@ -134,8 +135,27 @@ def _step(log: Findings, documents: RunDocuments) -> step_checks.StepTensors | N
     if not fits:
         log.not_reached(rows[2], needs)
         return None
+    _start(log, documents, tensors)
     log.judge(rows[2], Standing.DERIVED, step_checks.check_step(tensors, profile.document), sources=needs)
     return tensors
+
+
+def _start(log: Findings, documents: RunDocuments, tensors: step_checks.StepTensors) -> None:
+    """What the step started from; a given policy that is not at hand is noted where the fixture is checked."""
+    deployment, raw = documents.deployment, documents.raw(step_checks.ADAPTER_GIVEN)
+    required = "the adapter that the step started from"
+    if deployment is None:
+        log.not_reached(required, (layout.DEPLOYMENT,))
+        return
+    if deployment.document.adapter is None:
+        log.judge(required, Standing.DERIVED, step_checks.check_start(tensors.before, None))
+    elif raw is not None:
+        try:
+            given = read_tensors(raw, file=step_checks.ADAPTER_GIVEN)
+        except FindingError as fault:
+            log.unreadable(step_checks.ADAPTER_GIVEN, (fault.finding,))
+            return
+        log.judge(required, Standing.CHECKED, step_checks.check_start(tensors.before, given))
 
 
 def _facts(

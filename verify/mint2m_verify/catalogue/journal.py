@@ -67,4 +67,14 @@ ENTRIES = (
         "the journal owns nothing",
         "A run creates at least its actors; a journal without any resource is of no run.",
     ),
+    _entry(
+        "journal.not-created",
+        "something planned was never created",
+        "The plan names the placement group, the coordinator and an actor for each rank; the journal has no creation of one.",
+    ),
+    _entry(
+        "journal.actor-mismatch",
+        "an actor's id is not the one it recorded",
+        "The id that the driver journalled for an actor differs from the one in that rank's record: it is another actor's record.",
+    ),
 )

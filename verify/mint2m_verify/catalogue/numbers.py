@@ -156,4 +156,14 @@ ENTRIES = (
         "a tensor holds NaN or infinity",
         "Such a value is never a measurement, and comparisons with it are meaningless.",
     ),
+    _entry(
+        "adapter.not-fresh",
+        "the adapter before the step is no fresh one",
+        "The deployment gives no policy adapter, so the update starts from a fresh one whose B halves are zero. They are not.",
+    ),
+    _entry(
+        "adapter.not-the-given-one",
+        "the adapter before the step is not the given policy",
+        "The deployment gives a policy adapter, and the update started from another.",
+    ),
 )

@@ -60,4 +60,9 @@ ENTRIES = (
         "A row of the report could not be judged although nothing was found wrong. This is no acceptance; report it as a\n"
         "fault of the tool.",
     ),
+    _entry(
+        "verify.more-findings",
+        "there are more findings than are listed",
+        "The first thousand of one kind are listed; the rest are only counted.",
+    ),
 )

@@ -64,15 +64,18 @@ def first_step(parameter: Floats, gradient: Floats, coefficient: float, contract
     return Stepped(parameter=decayed + moved, exp_avg=exp_avg, exp_avg_sq=exp_avg_sq)
 
 
-def ulp_distance(want: Floats, have: Floats, before: Floats) -> float:
-    """Largest difference in units of the last place of the largest of the weight before, the weight after and the step.
+def ulp_distance(want: Floats, have: Floats, before: Floats) -> tuple[float, float]:
+    """Largest differences in units of the last place: of weights that began at zero, and of all others.
 
-    Where weight and step nearly cancel, the result's own last place is far finer than what went into it.
+    The unit is that of the largest of the weight before, the weight after and the step: where weight and step nearly
+    cancel, the result's own last place is far finer than what went into it.
     """
     if want.size == 0:
-        return 0.0
+        return 0.0, 0.0
     scale = np.spacing(np.maximum(np.maximum(np.abs(want), np.abs(before)), np.abs(want - before)))
-    return float(np.max(_difference(want, have) / scale.astype(np.float64)))
+    distance = _difference(want, have) / scale.astype(np.float64)
+    fresh = before == 0
+    return float(np.max(distance[fresh], initial=0.0)), float(np.max(distance[~fresh], initial=0.0))
 
 
 def within_rounding(want: Floats, have: Floats, before: Floats) -> bool:

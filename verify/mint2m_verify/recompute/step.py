@@ -21,6 +21,7 @@ from mint2m_verify.recompute import optimizer
 from mint2m_verify.recompute.tensors import Tensors, read_tensors, tensors_sha256
 
 ADAPTER = f"adapter/{layout.ADAPTER_WEIGHTS}"
+ADAPTER_GIVEN = f"{layout.ADAPTER_INITIAL}{layout.ADAPTER_WEIGHTS}"
 ADAPTER_BEFORE = f"artifacts/adapter-before/{layout.ADAPTER_WEIGHTS}"
 
 #: Moments are (1 - beta1) g and (1 - beta2) g^2, a few roundings each; a scaled gradient is off by its scale.
@@ -120,6 +121,19 @@ def check_config(before: bytes, after: bytes, profile: RunProfile) -> Check:
     return f"rank {profile.lora.rank}, alpha {profile.lora.alpha:g}"
 
 
+def check_start(before: Tensors, given: Tensors | None) -> Check:
+    """The adapter before the step is the given policy, or a fresh one: every B zero, so that it changes nothing yet."""
+    if given is not None:
+        if tensors_sha256(given) != tensors_sha256(before):
+            actual = "another adapter"
+            yield found("adapter.not-the-given-one", file=ADAPTER_BEFORE, expected=ADAPTER_GIVEN, actual=actual)
+        return f"the policy of {layout.ADAPTER_INITIAL}"
+    for name, tensor in before.items():
+        if name.endswith(".lora_B.weight") and np.any(tensor):
+            yield found("adapter.not-fresh", file=ADAPTER_BEFORE, expected=f"{name} all zero", actual="other values")
+    return "fresh: every lora_B is zero"
+
+
 def check_norm(tensors: StepTensors, scores: Scores, profile: RunProfile, *, signal: bool) -> Check:
     """Gradient norm and clip coefficient again from the exported gradient."""
     norm = optimizer.gradient_norm(tensors.gradient.values())
@@ -146,15 +160,16 @@ def check_step(tensors: StepTensors, profile: RunProfile) -> Check:
     """Every weight and both moments again, in the dtype and order of the optimizer."""
     contract = profile.optimizer
     coefficient = optimizer.clip_coefficient(optimizer.gradient_norm(tensors.gradient.values()), contract.clip_grad)
-    furthest = 0.0
-    moved = 0
+    fresh, others = 0.0, 0.0
+    began_at_zero = 0
     for name, gradient in tensors.gradient.items():
         before, after = tensors.before[name], tensors.after[name]
         stepped = optimizer.first_step(before.astype(gradient.dtype), gradient, coefficient, contract)
         # A float64 run exports its adapter in float32, so that is where the two can be compared.
         want = stepped.parameter.astype(after.dtype)
-        furthest = max(furthest, optimizer.ulp_distance(want, after, before))
-        moved += int(np.count_nonzero(after != before))
+        from_zero, from_others = optimizer.ulp_distance(want, after, before)
+        fresh, others = max(fresh, from_zero), max(others, from_others)
+        began_at_zero += int(np.count_nonzero(before == 0))
         if not optimizer.within_rounding(want, after, before):
             worst = np.unravel_index(int(np.argmax(np.abs(after - want))), after.shape)
             yield found(
@@ -177,7 +192,10 @@ def check_step(tensors: StepTensors, profile: RunProfile) -> Check:
                     stage="optimizer-step",
                 )
     weights = sum(tensor.size for tensor in tensors.after.values())
-    return f"{furthest:.0f} ulp over {weights:,} weights, {moved:,} moved; both moments"
+    words = f"{others:.0f} ulp over {weights - began_at_zero:,} weights"
+    if began_at_zero:
+        words += f", {fresh:.0f} ulp of the step over {began_at_zero:,} that began at 0"
+    return f"{words}; both moments"
 
 
 def adapter_digests(tensors: StepTensors) -> tuple[str, str]:
