@@ -23,7 +23,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     outcome = run(arguments)
     try:
         if outcome.text:
-            sys.stdout.write(outcome.text if outcome.text.endswith("\n") else outcome.text + "\n")
+            ended = outcome.exact or outcome.text.endswith("\n")
+            sys.stdout.write(outcome.text if ended else outcome.text + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader went away; the verdict stands, and the interpreter must not complain at exit.

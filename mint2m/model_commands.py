@@ -43,6 +43,6 @@ def manifest(
     with hash_bar() as progress:
         made = manifest_of("model", directory, MODEL_TREE, progress)
     if output is None:
-        return Outcome(text=made.encode().decode("utf-8"))
+        return Outcome(text=made.encode().decode("utf-8"), exact=True)
     write_atomic(output, made.encode())
     return Outcome(text=f"model_manifest_sha256  {made.sha256}\nroot_sha256            {made.root_sha256}")

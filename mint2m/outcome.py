@@ -19,10 +19,14 @@ class Format(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`text` goes to stdout as it is; `verdict` is the exit code."""
+    """`text` goes to stdout, ended by a newline; `verdict` is the exit code.
+
+    `exact`: the text is a document that is addressed by the digest of its bytes, so no newline is added to it.
+    """
 
     text: str
     verdict: Verdict = Verdict.ACCEPTED
+    exact: bool = False
 
 
 def present(report: Report, form: Format) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -94,3 +95,12 @@ def test_a_reader_that_leaves_early_changes_neither_code_nor_quiet() -> None:
     script = f"{sys.executable} -m mint2m schema show plan; echo $? >&2"
     done = subprocess.run(["bash", "-c", f"({script}) | head -c 10"], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == "0"
+
+
+def test_a_printed_manifest_has_the_digest_that_the_written_one_has(mint2m, tmp_path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_bytes(b"{}")
+    printed = mint2m("model", "manifest", tmp_path / "model").stdout.encode()
+    written = mint2m("model", "manifest", tmp_path / "model", "--output", tmp_path / "manifest.json")
+    assert hashlib.sha256(printed).hexdigest() in written.stdout
+    assert printed == (tmp_path / "manifest.json").read_bytes()
