@@ -70,7 +70,8 @@ def cleanup(plan_path: Path, ownership_path: Path) -> Report:
                 )
             else:
                 journal.write("closed", detail="cleaned up")
-    return _report(ownership_path, ledger, settled, half, findings)
+    local = plan.deployment.ray_address == LOCAL
+    return _report(ownership_path, ledger, settled, half, findings, local=local)
 
 
 def _settle(plan: Plan, journal: Journal, ledger: Ledger) -> Settled:
@@ -133,16 +134,22 @@ def _findings(settled: Settled, half: Removal) -> tuple[Finding, ...]:
     return (*remain, *(found("cleanup.half-written", file=str(path)) for path in half.stayed))
 
 
-def _report(path: Path, ledger: Ledger, settled: Settled, half: Removal, findings: tuple[Finding, ...]) -> Report:
+#: What is looked at, in the order of the report. In the operator's cluster a run owns no Ray, only its connection.
+_KINDS_CLUSTER = (("actor", "coordinator and rank actors"), ("placement-group", "placement group"))
+_KINDS_LOCAL = (
+    *_KINDS_CLUSTER,
+    ("process", "processes of the run's Ray"),
+    ("ray", "the run's Ray"),
+    ("directory", "the run's Ray directory"),
+)
+
+
+def _report(
+    path: Path, ledger: Ledger, settled: Settled, half: Removal, findings: tuple[Finding, ...], *, local: bool
+) -> Report:
     rows = [
         _row(label, [item for item in settled.ever if item.kind == kind], settled)
-        for kind, label in (
-            ("actor", "coordinator and rank actors"),
-            ("placement-group", "placement group"),
-            ("process", "processes of the run's Ray"),
-            ("ray", "Ray"),
-            ("directory", "Ray's directory"),
-        )
+        for kind, label in (_KINDS_LOCAL if local else _KINDS_CLUSTER)
     ]
     removed = ", ".join(item.name for item in half.removed)
     rows.append(
