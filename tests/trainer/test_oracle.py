@@ -16,6 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from mint2m_trainer.parity_export import Constants, ExportError, oracle_run, read_rollout
+from mint2m_verify.finding import FindingError
 
 COMBINATIONS = [
     (case, label, ranks) for case in ("indexshare", "yarn") for label in ("ratio1", "active_clip") for ranks in (1, 2)
@@ -25,12 +26,14 @@ QUICK = {("indexshare", "active_clip", 2), ("yarn", "ratio1", 2), ("yarn", "acti
 
 
 def export(
-    oracle: Path, out: Path, label: str, ranks: int, *, mode: str = "exact", dtype: str = "float32"
+    oracle: Path, out: Path, label: str, ranks: int, *, mode: str = "exact", dtype: str = "float32", **constants: Any
 ) -> dict[str, Any]:
     """Run one export and read it back."""
     settings = json.loads((oracle / "expected.json").read_text())["case"]["grpo"]
     rollout, adapter = oracle / "rollout.json", oracle / "adapter"
-    oracle_run(oracle / "snapshot", adapter, rollout, label, mode, ranks, dtype, out, Constants(**settings))
+    oracle_run(
+        oracle / "snapshot", adapter, rollout, label, mode, ranks, dtype, out, Constants(**settings, **constants)
+    )
     return {
         "gradients": load_file(out / "gradients.safetensors"),
         "stepped": load_file(out / "stepped.safetensors"),
@@ -94,6 +97,22 @@ def test_an_exact_float32_update_is_the_oracles(
         assert np.abs(found["stepped"][name] - right[f"{label}.stepped.{name}"]).max() <= 1e-5, name
 
 
+def test_a_reference_scored_here_is_the_one_that_the_oracle_recorded(
+    shared: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The drift term from the base model's own pages, chunks of another size and choices made again."""
+    oracle = shared("oracle") / "indexshare"
+    right = load_file(oracle / "expected.safetensors")
+    found = export(
+        oracle, tmp_path / "out", "active_clip", 1, ref_source="recompute", decisions="rescore", chunk_tokens=50
+    )
+    expected = json.loads((oracle / "expected.json").read_text())["active_clip"]
+    assert found["report"]["kl"] == pytest.approx(expected["kl_k3_token_mean"], rel=1e-5)
+    assert abs(found["report"]["loss"] - expected["loss"]) <= 1e-5
+    want = {name: right[f"active_clip.grad.{name}"] for name in found["gradients"]}
+    assert norm(found["gradients"][name] - want[name] for name in want) <= 1e-4 * norm(want.values())
+
+
 @pytest.mark.parametrize("case", ["indexshare", pytest.param("yarn", marks=pytest.mark.slow)])
 def test_in_float64_exact_is_conventional_and_detached_is_not(
     shared: Callable[[str], Path], tmp_path: Path, case: str
@@ -135,5 +154,5 @@ def test_an_engines_rollout_without_schema_is_read_strictly(shared: Callable[[st
     assert (len(rollout.prompt_tokens), [len(r) for r in rollout.responses]) == (200, [3, 3])
     value = json.loads((shared("oracle") / "yarn/rollout.json").read_text())
     (tmp_path / "bad.json").write_text(json.dumps(value | {"extra": 1}))
-    with pytest.raises(Exception, match="schema"):
+    with pytest.raises(FindingError, match="schema"):
         read_rollout(tmp_path / "bad.json")

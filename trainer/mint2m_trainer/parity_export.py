@@ -58,6 +58,7 @@ class Constants:
     advantage_eps: float = 1e-6
     chunk_tokens: int = 32
     decisions: Literal["store", "rescore"] = "store"
+    ref_source: Literal["rollout", "recompute"] = "rollout"
     optimizer: OptimizerContract = STANDARD_CONTRACT
 
 
@@ -185,7 +186,7 @@ def _profile(
             aggregation="token_mean",
             norm_tokens=None,
             old_source="rollout" if clip else "recompute",
-            ref_source="rollout",
+            ref_source=constants.ref_source,
         ),
         prefix=PrefixOptions(
             gradient="detached" if prefix_gradient == "detached" else "exact",

@@ -22,7 +22,7 @@ from mint2m_trainer.model.names import projection_names, projections, tensor_sha
 from mint2m_trainer.model.policy import family_of, family_projections
 from mint2m_trainer.model.seam import FreshChoice, Passage, SeamError
 from mint2m_trainer.model.snapshot import load_snapshot
-from mint2m_trainer.model.spec import ModelSpec, parse_spec, read_spec
+from mint2m_trainer.model.spec import ModelSpec, SpecError, parse_spec, read_spec
 from mint2m_trainer.prefix.layout import Layout, Span
 
 NO_ADAPTER = LoraPlan(rank=1, alpha=1.0, projections=frozenset())
@@ -177,6 +177,24 @@ def test_adapters_add_what_a_merged_weight_would(small_snapshot: Path, single: C
         want = merged(tokens, passage(merged, single, 30), targets)
     assert len(list(adapted.adapters())) == len(weights) == len(projection_names(spec))
     torch.testing.assert_close(found, want, rtol=1e-12, atol=1e-12)
+
+
+def test_experts_that_do_not_divide_over_the_ranks_are_refused(small_snapshot: Path) -> None:
+    with pytest.raises(SpecError, match="a multiple of 3 ranks, found 4"):
+        build_model(
+            read_spec(small_snapshot),
+            world_size=3,
+            dtype="float32",
+            angle_dtype="float32",
+            lora=NO_ADAPTER,
+            bounds=BOUNDS,
+        )
+
+
+def test_an_adapter_for_a_projection_that_does_not_exist_is_refused(small_snapshot: Path, single: Comm) -> None:
+    plan = LoraPlan(rank=1, alpha=1.0, projections=frozenset({"model.layers.0.mlp.experts.0.up_proj"}))
+    with pytest.raises(LoraError, match="the model has no projection"):
+        load(small_snapshot, "float32", plan)
 
 
 def test_head_log_probs_do_not_depend_on_the_tile() -> None:

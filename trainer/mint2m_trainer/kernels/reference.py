@@ -118,9 +118,10 @@ def select(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         (scores [T, k], columns [T, k]), best first.
     """
     scores = scores + 0.0  # -0.0 becomes +0.0, so the two never compare by bit pattern
-    best, columns = torch.topk(scores, k, dim=-1)  # [T, k]; the set is right except among ties with the last
-    last = best[:, -1:]  # [T, 1]
-    tied = (scores >= last).sum(-1) > k  # [T]: more rows reach the last score than there are slots
+    # One more than is kept: only where it ties with the last kept can the device's order among ties show.
+    best, columns = torch.topk(scores, min(k + 1, scores.shape[-1]), dim=-1)  # [T, k + 1], best first
+    last, columns = best[:, k - 1 : k], columns[:, :k].clone()  # [T, 1], [T, k]
+    tied = (best[:, k:] == last).any(-1)  # [T]
     if bool(tied.any()):
         columns[tied] = _select_tied(scores[tied], last[tied], k)
     columns = columns.sort(dim=-1).values  # ascending columns, so that the stable sort below keeps them so

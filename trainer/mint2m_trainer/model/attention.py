@@ -11,6 +11,8 @@ used inside its own chunk as well; otherwise the chunk size would change the fun
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,6 +30,15 @@ from megatron.core.transformer.multi_latent_attention import MLASelfAttention  #
 
 #: Epsilon of the two latent norms; Hugging Face's model leaves it at its default instead of `rms_norm_eps`.
 LATENT_NORM_EPS = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scoring:
+    """What selection needs of this pass: index queries, head weights, and the chunk's own keys."""
+
+    q: Tensor
+    weights: Tensor
+    own: KeyBlock
 
 
 class PrefixAttention(MLASelfAttention):
@@ -50,14 +61,14 @@ class PrefixAttention(MLASelfAttention):
         row = torch.cat([self.kv_layernorm(compressed), passage.rotation.apply(k_rope)], dim=-1)  # [T, D]
         local = row.to(self._page_dtype)
         chunk_rows = gather_rows(local, passage.counts, passage.comm, passage.tag(self._layer), "rows")
-        blocks = self._own_keys(x, q_latent, passage)
+        scoring = self._own_keys(x, q_latent, passage)
         if passage.keep_rows:
-            keys = None if blocks is None else blocks.own.keys
+            keys = None if scoring is None else scoring.own.keys
             passage.layers.append(LayerRows(local=local, rows=chunk_rows.detach(), keys=keys))
         if passage.rows_only and self._layer == spec.layers - 1:
             return torch.zeros_like(hidden_states), None
-        if blocks is not None:
-            passage.chosen = passage.tape.rows(self._layer, lambda: self._choose(blocks, passage))
+        if scoring is not None:
+            passage.chosen = passage.tape.rows(self._layer, lambda: self._choose(scoring, passage))
         if passage.chosen is None:
             raise RuntimeError(f"layer {self._layer} shares a selection that no layer made")
         mixed = self._attend(self._absorbed_query(q_latent, passage), chunk_rows, passage.chosen, passage)
@@ -71,13 +82,14 @@ class PrefixAttention(MLASelfAttention):
         keys = collect_rows(
             query.keys.to(self._page_dtype), passage.counts, passage.comm, passage.tag(self._layer), "keys"
         )
-        return _Scoring(query.q, query.weights, KeyBlock(start=passage.share.span.start, keys=keys))
+        own = KeyBlock(start=passage.share.span.start, keys=keys)
+        return _Scoring(q=query.q, weights=query.weights, own=own)
 
     @torch.no_grad()
     def _choose(self, scoring: _Scoring, passage: Passage) -> Tensor:
         """Positions of the selected rows, [T, K], -1 in an empty slot."""
 
-        def blocks():  # type: ignore[no-untyped-def]  # an iterator of KeyBlock
+        def blocks() -> Iterator[KeyBlock]:
             if passage.prefix is not None:
                 yield from passage.prefix.keys(self._layer)
             yield scoring.own
@@ -137,12 +149,3 @@ class PrefixAttention(MLASelfAttention):
             idx = torch.where(before, place[chosen.clamp(0, start - 1)], (chosen - start + ids.numel()).clamp(min=0))
             table = torch.cat([passage.prefix.rows(self._layer, ids), own])  # [U + tokens, D]
         return SparseAttention.apply(q, table, idx, ok, spec.softmax_scale, spec.kv_rank, passage.kernels)
-
-
-class _Scoring:
-    """What selection needs of this pass."""
-
-    __slots__ = ("own", "q", "weights")
-
-    def __init__(self, q: Tensor, weights: Tensor, own: KeyBlock) -> None:
-        self.q, self.weights, self.own = q, weights, own
