@@ -49,7 +49,9 @@ def policy(comm: Comm, snapshot: Path, dtype: str = "float64", expert_tokens: in
     return made
 
 
-def session(made: Policy, comm: Comm, mode: str, *, chunk: int = 8, decisions: str = "store") -> Session:
+def session(
+    made: Policy, comm: Comm, mode: str, *, chunk: int = 8, decisions: str = "store", prompt: int = PROMPT
+) -> Session:
     generator = torch.Generator().manual_seed(17)
     tokens = lambda n: torch.randint(0, 64, (n,), generator=generator)  # noqa: E731
     return Session(
@@ -61,7 +63,7 @@ def session(made: Policy, comm: Comm, mode: str, *, chunk: int = 8, decisions: s
         store=MemoryRowStore(page_shape(made.inner)),
         decisions=Decisions(decisions),
         mode=mode,
-        prompt=tokens(PROMPT),
+        prompt=tokens(prompt),
         responses=[tokens(n) for n in RESPONSES],
         weights=lambda: evidence.weights_witness(made.inner),
     )
@@ -162,6 +164,27 @@ def test_chunks_smaller_than_the_world_leave_ghosts_and_the_same_gradient(
     right, _ = whole(single, small_snapshot, "conventional")
     for found, _ in ranks(chunk_of_three, 4, small_snapshot):
         assert relative(found, right) < 1e-12
+
+
+@pytest.mark.parametrize("prompt", [1, 2, 3])
+def test_the_shortest_prompts_have_the_gradient_of_the_whole_sequence(
+    single: Comm, small_snapshot: Path, prompt: int
+) -> None:
+    right, _ = whole(single, small_snapshot, "conventional", prompt=prompt)
+    found, _ = whole(single, small_snapshot, "exact", prompt=prompt)
+    assert relative(found, right) < 1e-12
+
+
+def test_a_prefix_of_one_row_on_two_ranks_is_reversed_with_a_ghost(
+    ranks: Callable[..., list[Any]], single: Comm, small_snapshot: Path
+) -> None:
+    right, _ = whole(single, small_snapshot, "conventional", prompt=2)
+    for found, _ in ranks(prompt_of_two, 2, small_snapshot):
+        assert relative(found, right) < 1e-12
+
+
+def prompt_of_two(comm: Comm, snapshot: Path) -> tuple[dict[str, Tensor], list[Tensor]]:
+    return whole(comm, snapshot, "exact", prompt=2)
 
 
 def chunk_of_three(comm: Comm, snapshot: Path) -> tuple[dict[str, Tensor], list[Tensor]]:
