@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from mint2m_verify.canonical import sha256_hex
-from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, found
+from mint2m_verify.named_input import read_named
 from mint2m_verify.signing import KEY_LIMIT, PublicKey, parse_public_key
 from mint2m_verify.walk import Progress, ReadFile
 
@@ -105,11 +105,8 @@ def choose(*, key: Path | None, digest: str | None, consistency_only: bool) -> A
 
 def read_key(path: Path) -> KeyAnchor:
     """The public key in `path`, with what tells its file apart from the evidence."""
-    resolved = path.resolve()
-    if not resolved.exists():
-        raise FindingError(found("input.missing", file=str(path)))
-    raw = read_once(resolved, name=str(path), limit=KEY_LIMIT)
-    status = resolved.stat()
+    raw = read_named(path, limit=KEY_LIMIT)
+    status = path.resolve().stat()
     return KeyAnchor(
         path=path,
         key=parse_public_key(raw, file=str(path)),

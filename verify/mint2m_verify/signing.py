@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from mint2m_verify.files import read_once
 from mint2m_verify.finding import FindingError, found
+from mint2m_verify.named_input import read_named
 
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
 PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
@@ -68,7 +68,7 @@ def parse_public_key(raw: bytes, *, file: str) -> PublicKey:
 
 def load_public_key(path: Path) -> PublicKey:
     """The public key in the PEM file `path`; raises `FindingError` (`input.missing`, `file.*`, `key.*`)."""
-    return parse_public_key(_read_key(path), file=str(path))
+    return parse_public_key(read_named(path, limit=KEY_LIMIT), file=str(path))
 
 
 def load_private_key(path: Path) -> PrivateKey:
@@ -77,7 +77,7 @@ def load_private_key(path: Path) -> PrivateKey:
     Raises:
         FindingError: `input.missing`, `file.*`, `key.malformed`, `key.encrypted` or `key.unsupported`.
     """
-    raw = _read_key(path)
+    raw = read_named(path, limit=KEY_LIMIT)
     shown = str(path)
     try:
         key = load_pem_private_key(raw, password=None)
@@ -96,7 +96,7 @@ def load_private_key(path: Path) -> PrivateKey:
 
 def describe(path: Path) -> tuple[str, str, str]:
     """Which half the PEM file `path` holds, of what kind, and the key's id."""
-    half = "private" if b"PRIVATE KEY" in _read_key(path) else "public"
+    half = "private" if b"PRIVATE KEY" in read_named(path, limit=KEY_LIMIT) else "public"
     key = load_private_key(path).public_key() if half == "private" else load_public_key(path)
     kind = "Ed25519" if isinstance(key, ed25519.Ed25519PublicKey) else "P-256"
     return half, kind, key_id(key)
@@ -142,14 +142,6 @@ def verify_bytes(message: bytes, signature: bytes, key: PublicKey) -> bool:
     except InvalidSignature:
         return False
     return True
-
-
-def _read_key(path: Path) -> bytes:
-    # A path on the command line may be a link: the auditor chose it. Evidence never comes through here.
-    resolved = path.resolve()
-    if not resolved.exists():
-        raise FindingError(found("input.missing", file=str(path)))
-    return read_once(resolved, name=str(path), limit=KEY_LIMIT)
 
 
 def _create(path: Path, raw: bytes, *, mode: int) -> None:

@@ -26,6 +26,7 @@ from mint2m_verify.documents.base import decode
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, NamedDigest, Report, Standing, found
 from mint2m_verify.findings import Check, Findings
+from mint2m_verify.named_input import read_named
 from mint2m_verify.receipt_check import PLACES, check_files, check_self
 from mint2m_verify.run_documents import read_value
 from mint2m_verify.seal import Seal, check_anchor, read_seal, short
@@ -44,11 +45,11 @@ def verify_receipt(
         seal_path: the seal that names the receipt; None takes the one beside it.
     """
     log = Findings()
-    raw = read_once(path.resolve() if path.is_symlink() else path, name=path.name)
+    raw = read_named(path, name=path.name)
     value, faults = read_value(TrainingReceipt, raw, file=path.name, canonical_form=True)
     if value is None:
         log.unreadable(path.name, faults)
-    seal = _seal(seal_path if seal_path is not None else path.parent / layout.SEAL, anchor, log)
+    seal = _seal(path, seal_path, anchor, log)
     digest = sha256_hex(raw)
     log.judge("a receipt that you can trust", _standing(anchor), _origin(path, digest, anchor, seal))
     notes = ["that its numbers are those of a run: this is the receipt alone (mint2m verify run DIR)"]
@@ -70,11 +71,16 @@ def verify_receipt(
     return finish(about, log, anchor, options, seal)
 
 
-def _seal(path: Path, anchor: Anchor, log: Findings) -> Seal | None:
+def _seal(path: Path, seal_path: Path | None, anchor: Anchor, log: Findings) -> Seal | None:
+    """The seal that was named, or the one of the run directory that the receipt lies in; only a key needs one."""
     if not isinstance(anchor, KeyAnchor):
         return None
+    if seal_path is not None:
+        seal, faults = read_seal(read_named(seal_path, limit=BUNDLE_LIMIT))
+        log.add(faults)
+        return seal
     try:
-        seal, faults = read_seal(read_once(path, name=layout.SEAL, limit=BUNDLE_LIMIT))
+        seal, faults = read_seal(read_once(path.parent / layout.SEAL, name=layout.SEAL, limit=BUNDLE_LIMIT))
     except FindingError as fault:
         log.unreadable(layout.SEAL, (fault.finding,))
         return None

@@ -25,6 +25,7 @@ from mint2m_verify.documents.base import decode
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, NamedDigest, Report, Standing, found
 from mint2m_verify.findings import Check, Findings
+from mint2m_verify.named_input import resolve_named
 from mint2m_verify.run_documents import read_value
 from mint2m_verify.seal import Seal, check_anchor, megabytes, read_seal, short
 from mint2m_verify.statement import BUNDLE_LIMIT
@@ -67,8 +68,8 @@ def verify_checkpoint(
     run = root.resolve().parent
     question = TreeQuestion(
         root=root,
-        manifest=manifest if manifest is not None else run / layout.CHECKPOINT_MANIFEST,
-        seal=seal if seal is not None else run / layout.SEAL,
+        manifest=run / layout.CHECKPOINT_MANIFEST if manifest is None else resolve_named(manifest),
+        seal=run / layout.SEAL if seal is None else resolve_named(seal),
         command="verify checkpoint",
     )
     return _verify(question, anchor, options, kinds=(CheckpointManifest,))
@@ -76,7 +77,12 @@ def verify_checkpoint(
 
 def verify_manifest(manifest: Path, root: Path, seal: Path | None, anchor: Anchor, options: VerifyOptions) -> Report:
     """The directory `root` against a manifest of any kind; a key needs the seal that names the manifest."""
-    question = TreeQuestion(root=root, manifest=manifest, seal=seal, command="verify manifest")
+    question = TreeQuestion(
+        root=root,
+        manifest=resolve_named(manifest),
+        seal=None if seal is None else resolve_named(seal),
+        command="verify manifest",
+    )
     return _verify(question, anchor, options, kinds=_KINDS)
 
 
