@@ -36,8 +36,8 @@ def manifest(
 ) -> Outcome:
     """Hash a snapshot and write its model-manifest, whose SHA-256 a deployment names."""
     from mint2m.hash_bar import hash_bar
-    from mint2m_verify.deployment_files import MODEL_TREE
     from mint2m_verify.files import write_atomic
+    from mint2m_verify.input_checks import MODEL_TREE
     from mint2m_verify.tree import manifest as manifest_of
 
     with hash_bar() as progress:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from mint2m_trainer.model.init_tiny import TinyConfigError, init_tiny
 from mint2m_verify.canonical import parse
-from mint2m_verify.deployment_files import MODEL_TREE
 from mint2m_verify.documents.manifests import FileManifest
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import FindingError, found
+from mint2m_verify.input_checks import MODEL_TREE
 from mint2m_verify.tree import manifest
 
 

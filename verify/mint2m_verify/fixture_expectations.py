@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from mint2m_verify.canonical import sha256_hex
-from mint2m_verify.deployment_files import MODEL_TREE
 from mint2m_verify.documents.inputs import RunProfile
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import FindingError, found
 from mint2m_verify.fixture import Expected
+from mint2m_verify.input_checks import MODEL_TREE
 from mint2m_verify.model_numbers import read_numbers
 from mint2m_verify.tree import manifest
 

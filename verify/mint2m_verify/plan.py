@@ -14,7 +14,8 @@ from dataclasses import fields
 
 from mint2m_verify import __version__
 from mint2m_verify.canonical import JsonValue, sha256_hex
-from mint2m_verify.deployment_files import PlannedInputs, claim_scope
+from mint2m_verify.deployment_checks import claim_scope
+from mint2m_verify.deployment_files import PlannedInputs
 from mint2m_verify.documents.base import FileRef
 from mint2m_verify.documents.inputs import ClaimScope, Deployment, FixtureModel, RunProfile
 from mint2m_verify.documents.plan import (

@@ -23,7 +23,7 @@ def small_profile(*, world_size: int = 2, gradient: str = "exact") -> RunProfile
         ),
         context=replace(profile.context, prompt_tokens=1024),
         prefix=replace(profile.prefix, chunk_tokens=256, gradient=gradient),
-        timeouts_s=replace(profile.timeouts_s, start=120, phase=120, cleanup=30),
+        timeouts_s=replace(profile.timeouts_s, start=240, phase=400, cleanup=60),
     )
 
 

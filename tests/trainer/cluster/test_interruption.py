@@ -55,7 +55,7 @@ def test_an_interrupted_run_is_cleaned_up_completely(
         execution_id = read(root / "ownership.jsonl").execution_id
         assert len(marked(execution_id)) >= 5, "Ray and its workers should be running"
         os.kill(driver.pid, number)
-        text, _ = driver.communicate(timeout=90)
+        text, _ = driver.communicate(timeout=180)
     finally:
         driver.kill()
     if number is signal.SIGINT:
@@ -91,7 +91,7 @@ def test_cleanup_refuses_while_the_driver_lives(tmp_path: Path, tiny_profile: Ca
         assert [finding["id"] for finding in report["findings"]] == ["ownership.driver-alive"]
         assert driver.poll() is None
         driver.send_signal(signal.SIGTERM)
-        text, _ = driver.communicate(timeout=90)
+        text, _ = driver.communicate(timeout=180)
     finally:
         driver.kill()
     assert driver.returncode == 2
@@ -114,7 +114,7 @@ def _start(tmp_path: Path, root: Path, profile: Path, phase: str) -> subprocess.
 
 
 def _wait_for_stall(driver: subprocess.Popen[str], tmp_path: Path, *, ranks: int) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while len(list(tmp_path.glob("stalled.*"))) < ranks:
         assert driver.poll() is None, driver.stdout.read() if driver.stdout else ""
         assert time.monotonic() < deadline, "the phase was not reached"
@@ -124,7 +124,7 @@ def _wait_for_stall(driver: subprocess.Popen[str], tmp_path: Path, *, ranks: int
 def _cleanup(root: Path) -> dict[str, object]:
     command = [sys.executable, "-m", "mint2m", "cleanup", "--format", "json"]
     command += ["--plan", str(root / "plan.json"), "--ownership", str(root / "ownership.jsonl")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     report: dict[str, object] = json.loads(done.stdout)
     assert report["exit_code"] == done.returncode
     return report

@@ -137,7 +137,7 @@ class _Run:
     def _start(self) -> None:
         plan = self._plan
         self._watcher.advance("ray", 0, 1)
-        self._session = open_ray(plan, self._journal)
+        self._session = open_ray(plan, self._journal, self._stop.check)
         self._stop.listen()  # Ray has put its own SIGTERM handler in place of ours
         self._stop.check()
 

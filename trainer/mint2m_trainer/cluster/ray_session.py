@@ -11,12 +11,15 @@ import contextlib
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Literal
 
 from mint2m_trainer.cluster.journal import Journal, resource
-from mint2m_trainer.cluster.process import MARKER, ProcessId, command_name, marked
+from mint2m_trainer.cluster.process import MARKER, ProcessId, command_name, end, marked
 from mint2m_verify.documents.plan import Plan
 from mint2m_verify.documents.records import OwnedResource
 from mint2m_verify.finding import FindingError, found
@@ -30,6 +33,9 @@ _OBJECT_STORE_BYTES = 80 << 20
 _LONGEST_DIRECTORY = 40
 
 _PREFIX = "mint2m-ray-"
+
+#: Seconds between SIGTERM and SIGKILL for the processes of a start that failed.
+_GRACE_S = 3.0
 
 #: What a local Ray consists of. Workers are not among them: those that matter are actors, and the marker finds all.
 RAY_PROCESSES = (
@@ -58,18 +64,21 @@ class RaySession:
     directory: Path | None
 
 
-def open_ray(plan: Plan, journal: Journal) -> RaySession:
+def open_ray(plan: Plan, journal: Journal, check: Callable[[], None]) -> RaySession:
     """Start or reach the Ray of the plan, in the plan's namespace.
+
+    Args:
+        check: raises where the operator wants the run to end.
 
     Raises:
         FindingError: `ray.start-failed`; what had been started is in the journal.
     """
     if plan.deployment.ray_address == LOCAL:
-        return _start(plan, journal)
+        return _start(plan, journal, check)
     return _connect(plan, journal)
 
 
-def _start(plan: Plan, journal: Journal) -> RaySession:
+def _start(plan: Plan, journal: Journal, check: Callable[[], None]) -> RaySession:
     directory = ray_directory(journal.execution_id)
     ips = plan.deployment.node_ips
     if ips != ("127.0.0.1",):
@@ -82,28 +91,7 @@ def _start(plan: Plan, journal: Journal) -> RaySession:
     journal.write("intent", resource("ray", plan.namespace))
     for role in RAY_PROCESSES:
         journal.write("intent", resource("process", role))
-    slots = plan.deployment.accelerators_per_node
-    resources = {} if plan.deployment.image_resource is None else {plan.deployment.image_resource: 1.0}
-    with _environment(_local_environment(journal.execution_id)):
-        import ray
-
-        try:
-            context = ray.init(
-                num_cpus=slots,
-                num_gpus=slots if plan.deployment.hardware_class != "reference-cpu" else 0,
-                resources=resources,
-                namespace=plan.namespace,
-                include_dashboard=False,
-                log_to_driver=False,
-                configure_logging=False,
-                logging_level="ERROR",
-                object_store_memory=_OBJECT_STORE_BYTES,
-                _temp_dir=str(directory),
-                _node_ip_address=ips[0],
-            )
-        except (RuntimeError, ValueError, ConnectionError, TimeoutError, OSError) as fault:
-            raise FindingError(found("ray.start-failed", expected="a local Ray", actual=str(fault)[:500])) from fault
-    address = str(context.address_info["address"])
+    address = _start_until(plan, journal, directory, check)
     processes = {}
     for process in marked(journal.execution_id):
         role = command_name(process)
@@ -128,6 +116,66 @@ def _start(plan: Plan, journal: Journal) -> RaySession:
     return RaySession(address=address, directory=directory)
 
 
+def _start_until(plan: Plan, journal: Journal, directory: Path, check: Callable[[], None]) -> str:
+    """The address of a new local Ray, tried again while the plan's start timeout lasts.
+
+    Ray gives its own processes 30 fixed seconds to come up, which a busy machine exceeds.
+    """
+    deadline = time.monotonic() + plan.timeouts_s.start
+    while True:
+        check()
+        try:
+            return _init(plan, journal, directory)
+        except FindingError:
+            end(marked(journal.execution_id), grace_s=_GRACE_S)
+            if time.monotonic() > deadline:
+                raise
+
+
+def _init(plan: Plan, journal: Journal, directory: Path) -> str:
+    slots = plan.deployment.accelerators_per_node
+    resources = {} if plan.deployment.image_resource is None else {plan.deployment.image_resource: 1.0}
+    with _environment(_local_environment(journal.execution_id)):
+        import ray
+
+        with _told_as_start_failure("a local Ray"):
+            context = ray.init(
+                num_cpus=slots,
+                num_gpus=slots if plan.deployment.hardware_class != "reference-cpu" else 0,
+                resources=resources,
+                namespace=plan.namespace,
+                include_dashboard=False,
+                log_to_driver=False,
+                configure_logging=False,
+                logging_level="ERROR",
+                object_store_memory=_OBJECT_STORE_BYTES,
+                _temp_dir=str(directory),
+                _node_ip_address=plan.deployment.node_ips[0],
+            )
+    return str(context.address_info["address"])
+
+
+class _told_as_start_failure:  # noqa: N801 - used like a function
+    """Scope in which what Ray raises becomes `ray.start-failed`; Ray raises bare `Exception` for a slow start."""
+
+    def __init__(self, wanted: str) -> None:
+        self._wanted = wanted
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        if not isinstance(fault, Exception):
+            return False
+        import ray
+
+        ray.shutdown()
+        actual = f"{type(fault).__name__}: {fault}"[:500]
+        raise FindingError(found("ray.start-failed", expected=self._wanted, actual=actual)) from fault
+
+
 def _connect(plan: Plan, journal: Journal) -> RaySession:
     address = plan.deployment.ray_address
     journal.write("intent", resource("ray", plan.namespace))
@@ -140,12 +188,10 @@ def connect(address: str, namespace: str) -> None:
     """Join the operator's cluster as a driver; raises `FindingError` (`ray.start-failed`)."""
     import ray
 
-    try:
+    with _told_as_start_failure(address):
         ray.init(
             address=address, namespace=namespace, log_to_driver=False, configure_logging=False, logging_level="ERROR"
         )
-    except (RuntimeError, ValueError, ConnectionError, TimeoutError, OSError) as fault:
-        raise FindingError(found("ray.start-failed", expected=address, actual=str(fault)[:500])) from fault
 
 
 def close_ray(session: RaySession, plan: Plan, journal: Journal) -> None:

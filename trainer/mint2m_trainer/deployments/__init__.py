@@ -15,9 +15,9 @@ from mint2m_trainer.contract.fixture import Target, build_fixture, ledger_task
 from mint2m_trainer.model.init_tiny import Json, init_tiny
 from mint2m_verify import layout
 from mint2m_verify.canonical import sha256_hex
-from mint2m_verify.deployment_files import MODEL_TREE
 from mint2m_verify.documents.inputs import Deployment, ModelSource, PinnedFile, RunProfile, Signer
 from mint2m_verify.files import read_once, write_atomic
+from mint2m_verify.input_checks import MODEL_TREE
 from mint2m_verify.model_numbers import read_numbers
 from mint2m_verify.tree import manifest
 

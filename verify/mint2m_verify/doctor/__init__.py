@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from mint2m_verify import __version__
-from mint2m_verify.deployment_files import Check, Gathered, gather
+from mint2m_verify.deployment_files import Gathered, gather
+from mint2m_verify.deployment_parts import Check
 from mint2m_verify.documents.records import Doctor, DoctorCheck
 from mint2m_verify.finding import Finding, FindingError, Report, Requirement, Standing, found
 from mint2m_verify.walk import Progress

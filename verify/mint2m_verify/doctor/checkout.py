@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from mint2m_verify.deployment_files import Check
+from mint2m_verify.deployment_parts import Check
 from mint2m_verify.finding import Finding, found
 
 _PACKAGES = ("mint2m", "verify/mint2m_verify", "trainer/mint2m_trainer")

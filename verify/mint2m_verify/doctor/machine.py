@@ -10,7 +10,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from mint2m_verify.deployment_files import Check, Gathered
+from mint2m_verify.deployment_files import Gathered
+from mint2m_verify.deployment_parts import Check
 from mint2m_verify.documents.inputs import Deployment
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.runtime_identity import installed_version

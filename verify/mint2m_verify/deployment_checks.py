@@ -1,0 +1,213 @@
+"""The deployment itself: its form, image, profile, topology, papers and runtime identity.
+
+The rule: an all-zero digest is a template's placeholder and gets a finding of its own, while everything else in the
+deployment is examined all the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mint2m_verify import schema
+from mint2m_verify.canonical import JsonValue, parse, sha256_hex
+from mint2m_verify.deployment_parts import Parts, because, decode_document, is_placeholder
+from mint2m_verify.documents.inputs import ClaimScope, Deployment, RunProfile, RuntimeIdentity
+from mint2m_verify.files import read_once
+from mint2m_verify.finding import Finding, FindingError, found
+from mint2m_verify.runtime_identity import observe
+
+
+def check_deployment(parts: Parts) -> None:
+    name = parts.path.name
+    try:
+        raw = read_once(parts.path.resolve(), name=name)
+        value = parse(raw, file=name)
+    except FindingError as stop:
+        parts.record("deployment", because("deployment.unreadable", stop.finding))
+        return
+    faults = schema.check(_without_placeholders(value), Deployment.NAME, file=name)
+    if faults:
+        parts.record("deployment", *(because("deployment.invalid", fault) for fault in faults))
+        return
+    parts.deployment_raw = raw
+    deployment = parts.deployment = decode_document(Deployment, value)
+    if deployment.kind != "training":
+        fault = found("deployment.wrong-kind", file=name, pointer="/kind", expected="training", actual=deployment.kind)
+        parts.record("deployment", fault)
+        return
+    parts.record("deployment", actual=f"{deployment.name}, {deployment.hardware_class}")
+
+
+def _without_placeholders(value: JsonValue) -> JsonValue:
+    """The value with a stand-in for each all-zero digest, for the schema only.
+
+    The schema refuses placeholders, and a template is full of them. Each has a check of its own further on, and with
+    the rest of the deployment examined too the operator learns of everything at once.
+    """
+    if isinstance(value, dict):
+        return {name: _without_placeholders(member) for name, member in value.items()}
+    if isinstance(value, str) and is_placeholder(value):
+        return value.replace("0" * 64, "f" * 64)
+    return value
+
+
+def check_image(parts: Parts, deployment: Deployment) -> None:
+    name = parts.path.name
+    if deployment.image is None:
+        if deployment.hardware_class != "reference-cpu":
+            parts.record("image", found("image.missing", file=name, pointer="/image"))
+            return
+        parts.record("image", actual="none: reference-cpu runs this installation")
+    elif is_placeholder(deployment.image.digest):
+        parts.record("image", found("image.placeholder-digest", file=name, pointer="/image/digest", actual="all zeros"))
+    else:
+        parts.record("image", actual=deployment.image.digest)
+
+
+def check_profile(parts: Parts, deployment: Deployment, given: Path | None) -> None:
+    bound = deployment.profile
+    if bound is None and given is None:
+        parts.record("profile", found("profile.missing", file=parts.path.name, pointer="/profile"))
+        return
+    source = given if given is not None else parts.near(bound.path if bound is not None else "")
+    try:
+        raw = read_once(source.resolve(), name=source.name)
+        value = parse(raw, file=source.name)
+    except FindingError as stop:
+        parts.record("profile", because("profile.unreadable", stop.finding))
+        return
+    digest = sha256_hex(raw)
+    if bound is not None and digest != bound.sha256:
+        fault_id = "profile.conflict" if given is not None else "profile.hash-mismatch"
+        fault = found(fault_id, file=source.name, pointer="/profile/sha256", expected=bound.sha256, actual=digest)
+        parts.record("profile", fault)
+        return
+    faults = schema.check(value, RunProfile.NAME, file=source.name)
+    if faults:
+        parts.record("profile", *(because("profile.invalid", fault) for fault in faults))
+        return
+    profile = decode_document(RunProfile, value)
+    unsupported = tuple(_unsupported(profile, source.name))
+    if unsupported:
+        parts.record("profile", *unsupported)
+        return
+    parts.profile, parts.profile_raw = profile, raw
+    parts.record("profile", actual=f"{profile.name}, {digest}")
+
+
+def _unsupported(profile: RunProfile, file: str) -> list[Finding]:
+    """Where the profile asks for something that has no effect or that nothing here does."""
+    topology, grpo = profile.topology, profile.grpo
+    world = topology.world_size
+    rows = [
+        ("/topology/context_parallel", world, topology.context_parallel),
+        ("/topology/expert_parallel", world, topology.expert_parallel),
+    ]
+    faults = [
+        found("profile.unsupported", file=file, pointer=pointer, expected=f"{want}, the world size", actual=str(have))
+        for pointer, want, have in rows
+        if want != have
+    ]
+    if (grpo.aggregation == "sequence_sum_norm") != (grpo.norm_tokens is not None):
+        want = "a number exactly where aggregation is sequence_sum_norm"
+        actual = f"{grpo.norm_tokens} with {grpo.aggregation}"
+        faults.append(
+            found("profile.unsupported", file=file, pointer="/grpo/norm_tokens", expected=want, actual=actual)
+        )
+    state = "float64" if profile.model.dtype == "float64" else "float32"
+    if profile.optimizer.state_dtype != state:
+        faults.append(
+            found(
+                "profile.unsupported",
+                file=file,
+                pointer="/optimizer/state_dtype",
+                expected=f"{state} with a {profile.model.dtype} model",
+                actual=profile.optimizer.state_dtype,
+            )
+        )
+    return faults
+
+
+def check_topology(parts: Parts, deployment: Deployment) -> None:
+    if parts.profile is None:
+        return
+    nodes, each = len(deployment.node_ips), deployment.accelerators_per_node
+    world = parts.profile.topology.world_size
+    if nodes * each != world:
+        fault = found(
+            "topology.mismatch",
+            file=parts.path.name,
+            pointer="/node_ips",
+            expected=f"{world} ranks, from the profile",
+            actual=f"{nodes} nodes of {each}",
+        )
+        parts.record("topology", fault)
+        return
+    if claim_scope(deployment, parts.profile) is None:
+        fault = found(
+            "scope.none",
+            file=parts.path.name,
+            pointer="/hardware_class",
+            expected="2097152 prompt tokens",
+            actual=str(parts.profile.context.prompt_tokens),
+        )
+        parts.record("topology", fault)
+        return
+    parts.record("topology", actual=f"{world} ranks on {nodes} node{'s' if nodes > 1 else ''}")
+
+
+def claim_scope(deployment: Deployment, profile: RunProfile) -> ClaimScope | None:
+    """What a receipt of this run may be used for; None where the closed list has nothing that fits."""
+    if deployment.hardware_class == "reference-cpu":
+        return "reference_cpu_execution"
+    if profile.context.prompt_tokens == 2_097_152:
+        return "2m_execution_only_not_numerical_correctness"
+    return None
+
+
+def check_attachments(parts: Parts, deployment: Deployment) -> None:
+    """Papers that a cluster run needs; what is named must be there on any hardware."""
+    rows = (
+        ("sbom", "sbom.missing", deployment.sbom),
+        ("image-provenance", "image-provenance.missing", deployment.image_provenance),
+        ("authorization", "authorization.missing", deployment.authorization_grant),
+    )
+    pointers = {"sbom": "/sbom", "image-provenance": "/image_provenance", "authorization": "/authorization_grant"}
+    for name, fault_id, operator_path in rows:
+        if operator_path is None:
+            if deployment.hardware_class != "reference-cpu":
+                parts.record(name, found(fault_id, file=parts.path.name, pointer=pointers[name]))
+            continue
+        try:
+            raw = read_once(parts.near(operator_path).resolve(), name=operator_path)
+        except FindingError as stop:
+            parts.record(name, because(fault_id, stop.finding, pointer=pointers[name]))
+            continue
+        parts.record(name, actual=sha256_hex(raw))
+
+
+def check_runtime(parts: Parts, deployment: Deployment) -> None:
+    digest = None if deployment.image is None else deployment.image.digest
+    here = observe(image_digest=digest)
+    pointer = "/runtime_identity"
+    if deployment.runtime_identity is None:
+        if deployment.hardware_class != "reference-cpu":
+            parts.record("runtime-identity", found("runtime-identity.missing", file=parts.path.name, pointer=pointer))
+            return
+        parts.identity = here
+        parts.record("runtime-identity", actual=f"observed, {here.sha256}")
+        return
+    path = parts.near(deployment.runtime_identity)
+    try:
+        given = RuntimeIdentity.parse(read_once(path.resolve(), name=path.name), file=path.name)
+    except FindingError as stop:
+        parts.record("runtime-identity", because("runtime-identity.missing", stop.finding, pointer=pointer))
+        return
+    if given != here:
+        fault = found(
+            "runtime-identity.mismatch", file=path.name, pointer=pointer, expected=given.sha256, actual=here.sha256
+        )
+        parts.record("runtime-identity", fault)
+        return
+    parts.identity = given
+    parts.record("runtime-identity", actual=given.sha256)

@@ -1,0 +1,148 @@
+"""What a deployment trains: the model's files, the adapter, the fixture with its payload and rollout, and the memory.
+
+The rule: files are hashed as they lie there, now, and held against the digests that the operator wrote down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mint2m_verify.canonical import sha256_hex
+from mint2m_verify.deployment_parts import Parts, because, blocking, is_placeholder
+from mint2m_verify.documents.inputs import Deployment, FixtureShape, RunProfile
+from mint2m_verify.documents.manifests import ModelManifest
+from mint2m_verify.files import read_once
+from mint2m_verify.finding import Finding, FindingError, found
+from mint2m_verify.fixture import CheckedFixture, Expected, check_bytes, read_fixture
+from mint2m_verify.memory_plan import plan_memory
+from mint2m_verify.tree import hash_tree, manifest_of
+from mint2m_verify.walk import Progress
+
+#: Name of the tree inside every model-manifest. Fixed, since the manifest's digest covers it.
+MODEL_TREE = "model"
+
+
+def check_model(parts: Parts, deployment: Deployment, progress: Progress | None) -> None:
+    root = parts.near(deployment.model.snapshot)
+    try:
+        manifest = manifest_of("model", hash_tree(root, progress), MODEL_TREE)
+    except FindingError as stop:
+        parts.record("model", because("model.snapshot-missing", stop.finding, pointer="/model/snapshot"))
+        return
+    if not isinstance(manifest, ModelManifest):
+        raise TypeError("a model tree has a model manifest")
+    want = deployment.model.model_manifest_sha256
+    if manifest.sha256 != want:
+        fault = found(
+            "model.manifest-mismatch",
+            file=parts.path.name,
+            pointer="/model/model_manifest_sha256",
+            expected=want,
+            actual=manifest.sha256,
+        )
+        parts.record("model", fault)
+        return
+    parts.manifest = manifest
+    parts.record("model", actual=f"{manifest.file_count} files, {manifest.total_bytes} bytes, {manifest.sha256}")
+
+
+def check_adapter(parts: Parts, deployment: Deployment) -> None:
+    if deployment.adapter is None:
+        return
+    try:
+        entries = hash_tree(parts.near(deployment.adapter))
+    except FindingError as stop:
+        parts.record("adapter", because("adapter.missing", stop.finding, pointer="/adapter"))
+        return
+    parts.adapter_sha256 = manifest_of("file", entries, "adapter").root_sha256
+    parts.record("adapter", actual=parts.adapter_sha256)
+
+
+def check_fixture(parts: Parts, deployment: Deployment) -> None:
+    path = parts.near(deployment.fixture.path)
+    if is_placeholder(deployment.fixture.sha256):
+        fault = found("fixture.placeholder-hash", file=parts.path.name, pointer="/fixture/sha256", actual="all zeros")
+        parts.record("fixture", fault)
+        return
+    try:
+        files = read_fixture(path)
+    except FindingError as stop:
+        parts.record("fixture", because("fixture.unreadable", stop.finding, pointer="/fixture/path"))
+        return
+    digest = sha256_hex(files.fixture)
+    if digest != deployment.fixture.sha256:
+        pointer = "/fixture/sha256"
+        fault = found(
+            "fixture.hash-mismatch", file=path.name, pointer=pointer, expected=deployment.fixture.sha256, actual=digest
+        )
+        parts.record("fixture", blocking(fault))
+        return
+    expected = Expected(
+        revision=deployment.model.revision,
+        manifest_sha256=deployment.model.model_manifest_sha256,
+        profile_sha256=sha256_hex(parts.profile_raw) if parts.profile is not None else None,
+        profile=parts.profile,
+        policy_sha256=parts.adapter_sha256,
+        fresh_policy=deployment.adapter is None,
+    )
+    checked, findings = check_bytes(files, expected)
+    if findings or checked is None:
+        parts.record("fixture", *(blocking(finding) for finding in findings))
+        return
+    missing = tuple(_missing_scores(parts.profile, checked, files.rollout_name))
+    if missing:
+        parts.record("fixture", *missing)
+        return
+    parts.fixture, parts.fixture_bytes = checked, files
+    shape = checked.fixture.shape
+    parts.record("fixture", actual=f"{shape.prompt_tokens} prompt tokens, {len(shape.response_tokens)} responses")
+
+
+def _missing_scores(profile: RunProfile | None, checked: CheckedFixture, file: str) -> Iterator[Finding]:
+    """Log-probs that the profile takes from a rollout which has none."""
+    if profile is None:
+        return
+    rows = (
+        ("old_logprobs", profile.grpo.old_source == "rollout", checked.rollout.old_logprobs),
+        (
+            "ref_logprobs",
+            profile.grpo.kl_beta > 0 and profile.grpo.ref_source == "rollout",
+            checked.rollout.ref_logprobs,
+        ),
+    )
+    for member, needed, values in rows:
+        if needed and values is None:
+            yield found(
+                "fixture.logprobs-missing", file=file, pointer=f"/{member}", expected="log-probs", actual="null"
+            )
+
+
+def check_memory(parts: Parts, deployment: Deployment) -> None:
+    """The byte plan of the fullest rank, held against the profile's own limit."""
+    if parts.profile is None or parts.manifest is None:
+        return
+    context = parts.profile.context
+    # Without a fixture that fits, the profile's own bounds say what the longest one may need.
+    longest = (context.max_response_tokens,) * parts.profile.group_size
+    shape = FixtureShape(vocab_size=1, prompt_tokens=context.prompt_tokens, response_tokens=longest)
+    if parts.fixture is not None:
+        shape = parts.fixture.fixture.shape
+    config = parts.near(deployment.model.snapshot) / "config.json"
+    try:
+        items = plan_memory(read_once(config, name="config.json"), parts.profile, shape)
+    except FindingError as stop:
+        parts.record("memory", because("model.config-invalid", stop.finding, pointer="/model/snapshot"))
+        return
+    total, limit = sum(item.bytes for item in items), parts.profile.memory.rank_bytes
+    if limit is not None and total > limit:
+        fault = found(
+            "memory.does-not-fit",
+            file="profile",
+            pointer="/memory/rank_bytes",
+            expected=f"at most {limit} bytes a rank",
+            actual=f"{total} bytes",
+        )
+        parts.record("memory", fault)
+        return
+    parts.memory = items
+    parts.record("memory", actual=f"{total} bytes on the fullest rank")
