@@ -14,6 +14,7 @@ from mint2m_verify.documents.manifests import ModelManifest
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.fixture import CheckedFixture, Expected, check_bytes, read_fixture
+from mint2m_verify.layout import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from mint2m_verify.memory_plan import plan_memory
 from mint2m_verify.tree import hash_tree, manifest_of
 from mint2m_verify.walk import Progress
@@ -53,6 +54,14 @@ def check_adapter(parts: Parts, deployment: Deployment) -> None:
         entries = hash_tree(parts.near(deployment.adapter))
     except FindingError as stop:
         parts.record("adapter", because("adapter.missing", stop.finding, pointer="/adapter"))
+        return
+    names = [entry.path for entry in entries]
+    if any("/" in name for name in names) or not {ADAPTER_CONFIG, ADAPTER_WEIGHTS} <= set(names):
+        expected = f"{ADAPTER_CONFIG}, {ADAPTER_WEIGHTS} and no folder"
+        fault = found(
+            "adapter.missing", file=deployment.adapter, pointer="/adapter", expected=expected, actual=", ".join(names)
+        )
+        parts.record("adapter", fault)
         return
     parts.adapter_sha256 = manifest_of("file", entries, "adapter").root_sha256
     parts.record("adapter", actual=parts.adapter_sha256)

@@ -24,6 +24,8 @@ from mint2m_verify.files import read_once, sync_directory, write_atomic
 from mint2m_verify.finding import FindingError, found
 from mint2m_verify.tree import ManifestKind, manifest
 
+_BLOCK_BYTES = 1 << 20
+
 #: Temporary names of everything the project writes: `.NAME.PID.partial` files, `NAME.partial-ID` files and directories.
 _HALF_WRITTEN = re.compile(r"\..+\.[0-9]+\.partial|.+\.partial-[0-9a-f]+")
 
@@ -41,9 +43,6 @@ def prepare(root: Path, plan: Plan, inputs: PlannedInputs, doctor: Doctor) -> No
         layout.DOCTOR: doctor.encode(),
         layout.PLAN: plan.encode(),
     }
-    if inputs.adapter is not None:
-        for source in sorted(inputs.adapter.iterdir()):
-            files[layout.ADAPTER_INITIAL + source.name] = read_once(source, name=source.name)
     for path, raw in files.items():
         place = root / path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +51,26 @@ def prepare(root: Path, plan: Plan, inputs: PlannedInputs, doctor: Doctor) -> No
                 raise FindingError(found("file.exists", file=path, expected=sha256_hex(raw)))
         else:
             write_atomic(place, raw)
+    if inputs.adapter is not None:
+        for source in sorted(inputs.adapter.iterdir()):
+            _copy(source, root / layout.ADAPTER_INITIAL / source.name)
     (root / "artifacts").mkdir(exist_ok=True)
+
+
+def _copy(source: Path, place: Path) -> None:
+    """Copy a file that may be large, under a temporary name until it is whole and on disk."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
+    try:
+        with source.open("rb") as reader, partial.open("xb") as writer:
+            shutil.copyfileobj(reader, writer, _BLOCK_BYTES)
+            writer.flush()
+            os.fsync(writer.fileno())
+        partial.replace(place)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    sync_directory(place.parent)
 
 
 def write_manifest(root: Path, kind: ManifestKind, tree: str, place: str) -> FileRef:

@@ -85,11 +85,13 @@ def train(
     check_plan(plan, inputs, file=layout.PLAN)
     root.mkdir(parents=True, exist_ok=True)
     journal_path = journal_path or root / layout.OWNERSHIP
+    if journal_path.exists() or journal_path.is_symlink():
+        raise FindingError(found("ownership.exists", file=str(journal_path)))
+    prepare(root, plan, inputs, examination.doctor)
     execution_id = secrets.token_hex(32)
     started_at = utc_now()
     with Journal.create(journal_path, plan_sha256=plan.plan_sha256, execution_id=execution_id) as journal:
         journal.write("opened", detail=f"mint2m train of {plan.run_id}")
-        prepare(root, plan, inputs, examination.doctor)
         run = _Run(root=root.resolve(), plan=plan, inputs=inputs, journal=journal, watcher=watcher, backend=backend)
         ended = run.through()
     sessions = rank_sessions(plan, execution_id, run.hellos, run.replies, ended)
