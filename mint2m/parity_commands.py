@@ -82,12 +82,21 @@ def compare(
     loss: Annotated[float, typer.Option("--max-loss", min=0, help="Largest loss difference.")] = 5e-3,
     cosine: Annotated[float, typer.Option("--min-cosine", help="Least gradient cosine.")] = 0.999,
     relative_l2: Annotated[float, typer.Option("--max-relative-l2", min=0, help="Largest relative L2.")] = 1e-2,
+    tensor: Annotated[
+        float | None, typer.Option("--max-tensor-relative-l2", min=0, help="The same of a tensor.")
+    ] = None,
+    norm: Annotated[float | None, typer.Option("--max-norm", min=0, help="Relative, of the gradient norm.")] = None,
+    clip: Annotated[float | None, typer.Option("--max-clip", min=0, help="Relative, of the clip coefficient.")] = None,
+    zeros: Annotated[int, typer.Option("--max-zero-mask", min=0, help="Elements that are zero on one side.")] = 0,
     form: Annotated[Format, typer.Option("--format", help="text or json.")] = Format.TEXT,
 ) -> Outcome:
     """Cosine, relative L2, largest difference, zero masks, missing and extra, by family; exit 1 past a bound."""
     from mint2m_verify.recompute.parity import Thresholds
     from mint2m_verify.recompute.parity_sides import compare_directories
 
-    bounds = Thresholds(logprob=logprob, loss=loss, cosine=cosine, relative_l2=relative_l2)
+    bounds = Thresholds(
+        logprob=logprob, loss=loss, cosine=cosine, relative_l2=relative_l2, tensor_relative_l2=tensor,
+        gradient_norm=norm, clip_coefficient=clip, zero_mask=zeros,
+    )  # fmt: skip
     label = None if case is None else case.value
     return present(compare_directories(reference, candidate, bounds, case=label), form)
