@@ -1,7 +1,7 @@
 """Bars on stderr while a run works; silent where stderr is no terminal, so that CI logs hold words only.
 
-The lines of finished stages are kept for the outcome: on stdout they are part of what the command says, on a terminal
-as in a log.
+The lines of finished stages are part of what the command says: they go to stdout with the outcome, unless the reader's
+terminal has just shown them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from mint2m_verify.render.escape import escape
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -27,16 +29,16 @@ class StageLog:
         self._lines: list[str] = []
 
     @property
-    def lines(self) -> tuple[str, ...]:
-        """The finished stages, in order."""
-        return tuple(self._lines)
+    def unseen(self) -> tuple[str, ...]:
+        """The finished stages for stdout: none where the same terminal has shown them already."""
+        return () if self._bars is not None and sys.stdout.isatty() else tuple(self._lines)
 
     def stage(self, name: str, text: str) -> None:
         """A stage is over: its bar gives way to its line."""
         self._lines.append(f"{name:<{_NAME}}{text}")
         if self._bars is not None:
             self._drop(name)
-            self._bars.console.print(self._lines[-1], markup=False, highlight=False)
+            self._bars.console.print(escape(self._lines[-1]), markup=False, highlight=False, soft_wrap=True)
 
     def advance(self, name: str, done: int, total: int) -> None:
         """Within stage `name`, `done` of `total` units are done."""

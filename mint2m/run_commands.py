@@ -91,7 +91,7 @@ def run(
     )
     with stage_log() as log:
         result = whole_run(request, log)
-    return run_outcome(result, log.lines, form)
+    return run_outcome(result, log.unseen, form)
 
 
 def train(plan: PlanFile, ownership: Ownership, deployment: Deployment, profile: Profile = None) -> Outcome:
@@ -102,7 +102,7 @@ def train(plan: PlanFile, ownership: Ownership, deployment: Deployment, profile:
 
     with stage_log() as log:
         trained = train_planned(plan, ownership, deployment, profile=profile, watcher=log)
-    return train_outcome(trained, ownership.parent, log.lines)
+    return train_outcome(trained, ownership.parent, log.unseen)
 
 
 def cleanup(plan: PlanFile, ownership: Ownership, form: Form = Format.TEXT) -> Outcome:

@@ -54,14 +54,14 @@ def run_outcome(result: RunResult, lines: Sequence[str], form: Format) -> Outcom
         return Outcome(text=text, verdict=outcome.verdict)
     plan, identity = result.plan, result.key_id or ""
     by = f"{identity[:4]}…{identity[-4:]}"
-    if result.signer == "ephemeral":
-        by += ", a key made for this run: it shows that nothing changed since, not who ran it"
+    made = ("          The key was made for this run: it shows that nothing changed since, not who ran it.",)
     gradient = plan.profile.prefix.gradient
     directory = escape(str(result.directory))
     closing = (
         "",
         f"Evidence: {directory}",
         f"Proves:   one GRPO update ({gradient} prefix gradient), {plan.deployment.hardware_class}, signed by {by}.",
+        *(made if result.signer == "ephemeral" else ()),
         f"Does not: say anything about another model, length or hardware (claim scope {plan.claim_scope}).",
         f"Check it: mint2m verify run {directory} --key {escape(str(result.public_key))}",
     )
