@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,6 +41,7 @@ def install() -> None:
     """
     if importlib.util.find_spec("psutil") is None:
         raise RuntimeError("psutil is not installed: dist_checkpointing.save would never return")
+    _hush()
     if not torch.cuda.is_available():
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
         # About forty `device=torch.cuda.current_device()` sites in megatron.core.
@@ -51,6 +54,13 @@ def install() -> None:
 
         mla.HAVE_TE = False  # 0.16 sets it True when TE is absent but ModelOpt's Linear imports
         moe_utils.te_general_gemm = None  # 0.16 leaves the name undefined without TE
+
+
+def _hush() -> None:
+    """Drop what megatron and torch say to everyone without TransformerEngine, Apex or a GPU; errors still show."""
+    warnings.filterwarnings("ignore", module=r"megatron\.")
+    warnings.filterwarnings("ignore", module=r"torch\.distributed\.", category=FutureWarning)
+    logging.getLogger("megatron").setLevel(logging.ERROR)
 
 
 def make_deterministic() -> None:
