@@ -134,6 +134,7 @@ FORGED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("an edited drift", {"scores": _set("kl", value=0.0)}, {"kl_beta": 0.05}, "grpo.kl-mismatch"),
     ("an old log-prob of nowhere", {"scores": _set("responses", 0, "old", 0, value=-0.25)}, {}, "scores.source-mismatch"),
     ("scores of other tokens", {"scores": _set("responses", 0, "tokens", 0, value=66)}, {}, "scores.tokens-mismatch"),
+    ("a ratio beyond all numbers", {"scores": _set("responses", 0, "old", 0, value=-1e300)}, {"old_source": "recompute"}, "grpo.loss-mismatch"),
     ("passed beside contradicting numbers", {"scores": _set("passed", value=True)}, {}, "schema.invalid"),
     ("a gradient of twice the size", {"gradient": _scale_gradient}, {"edits_after_norm": True}, "optimizer.norm-mismatch"),
     ("a step without weight decay", {"step": _drop_weight_decay}, {"weight_decay": 0.1, "gradient_scale": 1e-3}, "optimizer.step-mismatch"),

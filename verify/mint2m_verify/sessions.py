@@ -7,6 +7,7 @@ genuine by itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,7 +37,7 @@ class Near:
     slack: float
 
     def holds(self, have: float) -> bool:
-        return abs(have - self.value) <= self.slack
+        return math.isfinite(self.slack) and abs(have - self.value) <= self.slack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ that the model gives them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -124,7 +125,7 @@ def check_losses(scores: Scores, losses: Sequence[TokenLosses], profile: RunProf
     for g, (entry, right_losses) in enumerate(zip(scores.responses, losses, strict=True)):
         where = f"/responses/{g}"
         difference = np.abs(np.asarray(entry.loss) - right_losses.loss)
-        for t in np.flatnonzero(~(difference <= right_losses.slack))[:3]:
+        for t in np.flatnonzero(~(difference <= right_losses.slack) | ~np.isfinite(right_losses.slack))[:3]:
             yield _fault(
                 "grpo.loss-mismatch", f"{where}/loss/{t}", repr(float(right_losses.loss[t])), repr(entry.loss[int(t)])
             )
@@ -164,7 +165,7 @@ def _totals(scores: Scores, losses: Sequence[TokenLosses], profile: RunProfile) 
         response_share(loss, weight) for loss, weight in zip(losses, token_weights(scored, profile.grpo), strict=True)
     ]
     total_loss, slack = sum(share for share, _ in shares), sum(slack for _, slack in shares)
-    if not abs(total_loss - scores.loss) <= slack:
+    if not _near(total_loss, scores.loss, slack):
         yield _fault("grpo.total-loss-mismatch", "/loss", repr(total_loss), repr(scores.loss))
     drifts = [loss.kl for loss in losses if loss.kl is not None]
     if not drifts or not sum(scored):
@@ -172,8 +173,13 @@ def _totals(scores: Scores, losses: Sequence[TokenLosses], profile: RunProfile) 
         return
     mean = sum(float(np.sum(kl)) for kl in drifts) / sum(scored)
     slack = sum(float(np.sum(loss.kl_slack)) for loss in losses) / sum(scored) + _DOUBLE_SLACK
-    if scores.kl is None or not abs(mean - scores.kl) <= slack:
+    if scores.kl is None or not _near(mean, scores.kl, slack):
         yield _fault("grpo.kl-mismatch", "/kl", repr(mean), repr(scores.kl))
+
+
+def _near(want: float, have: float, slack: float) -> bool:
+    """Whether two numbers agree; an overflow bounds nothing, so an infinite slack is no agreement."""
+    return math.isfinite(slack) and abs(want - have) <= slack
 
 
 def _first_scored(rollout: Rollout, g: int, profile: RunProfile) -> int:
