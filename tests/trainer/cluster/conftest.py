@@ -12,7 +12,7 @@ from mint2m_trainer.deployments import PACKAGED, build, packaged_profile
 from mint2m_verify.documents.inputs import RunProfile
 
 
-def small_profile(*, world_size: int = 2, gradient: str = "exact") -> RunProfile:
+def small_profile(*, world_size: int = 2, gradient: str = "exact", phase_timeout: int = 400) -> RunProfile:
     """The packaged profile with a short prompt."""
     profile = packaged_profile(PACKAGED["local"])
     return replace(
@@ -23,7 +23,7 @@ def small_profile(*, world_size: int = 2, gradient: str = "exact") -> RunProfile
         ),
         context=replace(profile.context, prompt_tokens=1024),
         prefix=replace(profile.prefix, chunk_tokens=256, gradient=gradient),
-        timeouts_s=replace(profile.timeouts_s, start=240, phase=400, cleanup=60),
+        timeouts_s=replace(profile.timeouts_s, start=240, phase=phase_timeout, cleanup=60),
     )
 
 

@@ -22,7 +22,7 @@ from mint2m_trainer.cluster.messages import Hello, PhaseReply, Progress, RankTas
 from mint2m_trainer.cluster.narration import phase_line, stage_name
 from mint2m_trainer.cluster.outcome import Ended, disagreements, rank_sessions, write_receipt
 from mint2m_trainer.cluster.progress import Silent, Watcher
-from mint2m_trainer.cluster.ray_session import LOCAL, RaySession, close_ray, open_ray
+from mint2m_trainer.cluster.ray_session import LOCAL, RaySession, close_ray, open_ray, ray_silenced
 from mint2m_verify import layout
 from mint2m_verify.deployment_files import PlannedInputs
 from mint2m_verify.doctor import Examination
@@ -119,7 +119,7 @@ class _Run:
         complete, interrupt = False, None
         # Signals only set a flag, and taking down never looks at it: a second Ctrl-C cannot stop the cleanup that the
         # first one began.
-        with self._stop.listening():
+        with self._stop.listening(), ray_silenced():
             try:
                 self._start()
                 self._phases()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import ray
 from ray.util.placement_group import placement_group_table
 
-from mint2m_trainer.cluster.ray_session import connect
+from mint2m_trainer.cluster.ray_session import connect, ray_silenced
 from mint2m_verify.documents.records import OwnedResource
 from mint2m_verify.finding import FindingError, found
 
@@ -16,6 +16,11 @@ from mint2m_verify.finding import FindingError, found
 @contextmanager
 def joined(address: str, namespace: str) -> Iterator[None]:
     """Connected to the cluster; raises `FindingError` (`cleanup.cluster-unreachable`)."""
+    with ray_silenced():
+        yield from _connected(address, namespace)
+
+
+def _connected(address: str, namespace: str) -> Iterator[None]:
     try:
         connect(address, namespace)
     except FindingError as fault:

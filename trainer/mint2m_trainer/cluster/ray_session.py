@@ -194,6 +194,17 @@ def connect(address: str, namespace: str) -> None:
         )
 
 
+@contextlib.contextmanager
+def ray_silenced() -> Iterator[None]:
+    """Scope in which Ray's threads print into nothing.
+
+    Ray tells of a worker's death on the driver's stdout, whatever its logging options are, and stdout is the report's
+    alone. Nothing of this project prints while a run is on.
+    """
+    with Path(os.devnull).open("w", encoding="utf-8") as nothing, contextlib.redirect_stdout(nothing):
+        yield
+
+
 def close_ray(session: RaySession, plan: Plan, journal: Journal) -> None:
     """Leave Ray, and ask it to stop where this run started it. `leftovers` looks whether it did."""
     import ray
