@@ -62,6 +62,8 @@ class FaultyUpdate:
         match os.environ[FAULT]:
             case "raises":
                 raise AwkwardError("row 7", "row 8 differ")
+            case "has a bug":
+                raise KeyError("absent")
             case "dies":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "hangs":

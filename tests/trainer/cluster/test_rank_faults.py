@@ -27,7 +27,8 @@ HERE = Path(__file__).parent
         ("dies", "rank.died", 5, "rank 1"),
         pytest.param("hangs", "rank.late", 5, "waiting for ranks 1", marks=pytest.mark.slow),
         pytest.param("disagrees", "rank.disagrees", 1, "rank 1: ", marks=pytest.mark.slow),
-        pytest.param("lies about a file", "rank.failed", 1, "never-written", marks=pytest.mark.slow),
+        pytest.param("lies about a file", "rank.resource", 5, "never-written", marks=pytest.mark.slow),
+        pytest.param("has a bug", "rank.internal", 70, "rank 1: KeyError", marks=pytest.mark.slow),
     ],
 )
 def test_a_rank_that_goes_wrong_stops_the_run_and_leaves_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -77,12 +78,31 @@ class Progress:
     total: int
 
 
+class Cause(enum.StrEnum):
+    """What sort of thing stopped a rank; decides the exit code."""
+
+    REFUSED = "refused"  # the update's own checks
+    RESOURCE = "resource"  # memory, disk, a broken connection
+    BUG = "bug"  # what only a programming error raises
+
+
+#: Exceptions that no input should cause.
+_BUGS = (NameError, TypeError, AttributeError, LookupError, AssertionError, NotImplementedError)
+
+
+def _cause_of(fault: Exception) -> Cause:
+    if isinstance(fault, OSError | MemoryError) or "OutOfMemory" in type(fault).__name__:
+        return Cause.RESOURCE
+    return Cause.BUG if isinstance(fault, _BUGS) else Cause.REFUSED
+
+
 class RankError(Exception):
     """A rank could not go on. Made of plain strings, since other exceptions need not survive a pickle."""
 
-    def __init__(self, rank: int, phase: str, kind: str, text: str, trace: str) -> None:
-        super().__init__(rank, phase, kind, text, trace)
-        self.rank, self.phase, self.kind, self.text, self.trace = rank, phase, kind, text, trace
+    def __init__(self, rank: int, phase: str, cause: Cause, kind: str, text: str, trace: str) -> None:
+        super().__init__(rank, phase, cause, kind, text, trace)
+        self.rank, self.phase, self.cause = rank, phase, cause
+        self.kind, self.text, self.trace = kind, text, trace
 
     def __str__(self) -> str:
         return f"rank {self.rank} in {self.phase}: {self.kind}: {self.text}"
@@ -109,6 +129,5 @@ class told_as_rank_error:  # noqa: N801 - used like a function
             finding = fault.finding
             facts = [finding.file, finding.pointer, finding.actual]
             text = "; ".join([text, *(fact for fact in facts if fact is not None)])
-        raise RankError(
-            self._rank, self._phase, type(fault).__name__, text, "".join(traceback.format_exception(fault))
-        ) from None
+        trace_text = "".join(traceback.format_exception(fault))
+        raise RankError(self._rank, self._phase, _cause_of(fault), type(fault).__name__, text, trace_text) from None

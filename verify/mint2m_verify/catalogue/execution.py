@@ -144,6 +144,24 @@ ENTRIES = (
         ),
     ),
     Entry(
+        id="rank.resource",
+        verdict=Verdict.IO_ERROR,
+        message="a rank ran out of something",
+        explanation=(
+            "Memory, disk, a file or a connection failed under this rank in this phase; the finding carries its words. The run\n"
+            "was stopped and cleaned up; no receipt was written. Mend the cause and run again into a new directory."
+        ),
+    ),
+    Entry(
+        id="rank.internal",
+        verdict=Verdict.INTERNAL,
+        message="a rank met an error in the tool itself",
+        explanation=(
+            "What the rank raised is nothing that input should cause: a bug. The run was stopped and cleaned up; no receipt was\n"
+            "written. Run again with --debug and report the rank's traceback."
+        ),
+    ),
+    Entry(
         id="rank.disagrees",
         verdict=Verdict.FAILED,
         message="ranks differ in what must be equal",
