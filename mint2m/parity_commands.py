@@ -63,6 +63,9 @@ def export(
     constants: Annotated[Path | None, typer.Option("--constants", help="JSON whose `grpo` has the constants.")] = None,
 ) -> Outcome:
     """Run one update and write gradients, log-probs, moments, the stepped adapter and a report."""
+    from mint2m_verify.doctor.machine import require_trainer
+
+    require_trainer()
     from mint2m_trainer.parity_request import ExportRequest
     from mint2m_trainer.parity_request import export as run_export
 

@@ -103,6 +103,34 @@ def test_plan_train_and_sign_one_by_one_give_what_run_gives(mint2m: Run, tmp_pat
     assert "ownership.exists" in again.stdout
 
 
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_second_update_starts_from_the_adapter_that_the_first_one_left(mint2m: Run, tmp_path: Path) -> None:
+    profile = profile_file(tmp_path, world_size=1)
+    named = ("--deployment", "local", "--profile", profile)
+    assert mint2m("run", *named, "--output", tmp_path / "first", timeout=400).returncode == 0
+    inputs = build(tmp_path / "prepared", PACKAGED["local"], profile=tiny(world_size=1)).parent
+    for name in ("fixture.json", "payload.json", "rollout.json"):
+        (inputs / name).unlink()
+    adapter = tmp_path / "first" / "adapter"
+    built = mint2m(
+        *("fixture", "build", "--output", inputs, "--model", inputs / "model", "--revision", "init-tiny-7"),
+        *("--profile", inputs / "profile.json", "--adapter", adapter, "--seed", 3),
+    )
+    assert built.returncode == 0, built.stdout
+    deployment = json.loads((inputs / "deployment.json").read_text())
+    deployment["adapter"] = str(adapter)
+    deployment["fixture"]["sha256"] = built.stdout.split()[-1]
+    (inputs / "deployment.json").write_text(json.dumps(deployment))
+    second = tmp_path / "second"
+    done = mint2m("run", "--deployment", inputs / "deployment.json", "--output", second, timeout=400)
+    assert done.returncode == 0, done.stdout
+    weights = "adapter_model.safetensors"
+    assert (second / "inputs" / "adapter-initial" / weights).read_bytes() == (adapter / weights).read_bytes()
+    assert (second / "artifacts" / "adapter-before" / weights).read_bytes() == (adapter / weights).read_bytes()
+    assert verify(mint2m, second, tmp_path / "second.pub")["verdict"] == "accepted"
+
+
 @pytest.fixture
 def prepared(mint2m: Run, tmp_path: Path) -> tuple[Path, Path]:
     """A deployment and its plan."""

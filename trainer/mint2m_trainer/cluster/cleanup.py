@@ -15,6 +15,7 @@ from mint2m_trainer.cluster.directory import Removal, remove_half_written
 from mint2m_trainer.cluster.journal import Journal, Ledger, read
 from mint2m_trainer.cluster.leftovers import settle_local, still_there
 from mint2m_trainer.cluster.ray_session import LOCAL
+from mint2m_verify.doctor.machine import require_trainer
 from mint2m_verify.documents.plan import Plan
 from mint2m_verify.documents.records import OwnedResource
 from mint2m_verify.files import read_once
@@ -88,6 +89,7 @@ def _settle(plan: Plan, journal: Journal, ledger: Ledger) -> Settled:
 
 def _settle_cluster(plan: Plan, journal: Journal, ledger: Ledger, ever: tuple[OwnedResource, ...]) -> Settled:
     """The operator's cluster: by id where the journal has one; Ray itself ends what a dead driver owned."""
+    require_trainer()
     from mint2m_trainer.cluster.operator_cluster import absent_in_cluster, joined, remove_by_id
 
     findings: list[Finding] = []

@@ -47,12 +47,23 @@ def backend_fault() -> Finding | None:
     """Why the direct Megatron backend is not available here, or None where it is."""
     if os.environ.get(DISABLE_BACKEND, "0") not in ("", "0"):
         return found("backend.unavailable", actual=f"{DISABLE_BACKEND}={os.environ[DISABLE_BACKEND]}")
-    missing = [
+    missing = _missing()
+    return found("backend.unavailable", actual=f"not installed: {', '.join(missing)}") if missing else None
+
+
+def require_trainer() -> None:
+    """Refuse a command that needs the trainer extra where it is not installed; raises `tool.extra-missing`."""
+    missing = _missing()
+    if missing:
+        raise FindingError(found("tool.extra-missing", actual=f"not installed: {', '.join(missing)}"))
+
+
+def _missing() -> list[str]:
+    return [
         need.distribution
         for need in TRAINER_PACKAGES
         if installed_version(need.distribution) is None or importlib.util.find_spec(need.module) is None
     ]
-    return found("backend.unavailable", actual=f"not installed: {', '.join(missing)}") if missing else None
 
 
 def platform_checks() -> tuple[Check, ...]:
