@@ -62,12 +62,11 @@ def plan(
 ) -> Outcome:
     """Write the content-addressed plan of a run; nothing is started or connected to."""
     from mint2m.run_texts import plan_outcome
-    from mint2m_verify.files import write_atomic
-    from mint2m_verify.planning import plan_deployment
+    from mint2m_verify.planning import plan_deployment, write_plan
 
     made = plan_deployment(deployment, profile=profile, run_id=run_id, instance_nonce=instance_nonce)
     if made.plan is not None:
-        write_atomic(output, made.plan.encode())
+        write_plan(output, made.plan)
     return plan_outcome(made, output, form)
 
 

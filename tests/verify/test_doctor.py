@@ -61,7 +61,11 @@ CHANGES: Mapping[str, tuple[Callable[[dict], object], list[str]]] = {  # type: i
     "revision": (lambda d: d["model"].update(revision="other"), ["fixture.revision-mismatch"]),
     "profile hash": (lambda d: d["profile"].update(sha256="1" * 64), ["profile.hash-mismatch"]),
     "no profile": (lambda d: d.update(profile=None), ["profile.missing"]),
-    "nodes": (lambda d: d.update(node_ips=["10.0.0.1", "10.0.0.2"]), ["topology.mismatch"]),
+    "nodes": (
+        lambda d: d.update(node_ips=["10.0.0.1", "10.0.0.2"], ray_address="10.0.0.1:6379"),
+        ["topology.mismatch"],
+    ),
+    "local nodes": (lambda d: d.update(node_ips=["10.0.0.1"]), ["topology.not-local"]),
     "adapter": (lambda d: d.update(adapter="nowhere"), ["adapter.missing"]),
     "runtime identity": (lambda d: d.update(runtime_identity="nowhere"), ["runtime-identity.missing"]),
     "sbom": (lambda d: d.update(sbom="nowhere"), ["sbom.missing"]),

@@ -128,7 +128,21 @@ def _unsupported(profile: RunProfile, file: str) -> list[Finding]:
     return faults
 
 
+#: The only address at which a run's own Ray listens.
+LOOPBACK = "127.0.0.1"
+
+
 def check_topology(parts: Parts, deployment: Deployment) -> None:
+    if deployment.ray_address == "local" and deployment.node_ips != (LOOPBACK,):
+        fault = found(
+            "topology.not-local",
+            file=parts.path.name,
+            pointer="/node_ips",
+            expected=f"{LOOPBACK} with ray_address local",
+            actual=", ".join(deployment.node_ips),
+        )
+        parts.record("topology", fault)
+        return
     if parts.profile is None:
         return
     nodes, each = len(deployment.node_ips), deployment.accelerators_per_node

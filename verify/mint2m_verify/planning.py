@@ -7,7 +7,8 @@ from pathlib import Path
 
 from mint2m_verify.deployment_files import Gathered, gather
 from mint2m_verify.documents.plan import Plan
-from mint2m_verify.finding import Report, Requirement, Standing
+from mint2m_verify.files import read_once, write_atomic
+from mint2m_verify.finding import FindingError, Report, Requirement, Standing, found
 from mint2m_verify.plan import build_plan
 from mint2m_verify.walk import Progress
 
@@ -30,6 +31,16 @@ class Planned:
         if self.plan is not None:
             rows += (Requirement(required="plan", found=self.plan.plan_sha256, standing=Standing.CHECKED),)
         return Report(subject=str(self.deployment), command="plan", requirements=rows, findings=self.gathered.findings)
+
+
+def write_plan(path: Path, plan: Plan) -> None:
+    """Write a plan where there is none, or the same one; raises `FindingError` (`file.exists`)."""
+    raw = plan.encode()
+    if path.exists() or path.is_symlink():
+        if read_once(path) != raw:
+            raise FindingError(found("file.exists", file=str(path)))
+        return
+    write_atomic(path, raw)
 
 
 def plan_deployment(

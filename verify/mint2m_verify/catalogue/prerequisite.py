@@ -99,6 +99,12 @@ ENTRIES = (
         "Each accelerator of each node gets exactly one rank, so the product is the world size.",
     ),
     _blocked(
+        "topology.not-local",
+        "a Ray started for the run has one node, this machine",
+        "With ray_address `local` the run starts its own Ray on loopback, so node_ips is exactly 127.0.0.1. Name the address of\n"
+        "your cluster to use other nodes.",
+    ),
+    _blocked(
         "model.snapshot-missing",
         "the model snapshot is not there",
         "The path in the deployment is not a directory that can be read, or holds something that is no regular file.",
