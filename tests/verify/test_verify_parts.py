@@ -164,3 +164,20 @@ def test_a_receipt_over_another_file_is_refused(run: Path) -> None:
     report = receipt(run, key(run))
     (fault,) = report.findings
     assert (fault.id, fault.pointer) == ("binding.hash-mismatch", "/files/scores/sha256")
+
+
+def test_a_key_from_inside_the_run_vouches_for_no_part_of_it(run: Path) -> None:
+    inside = run / "inputs/release.pub"
+    inside.write_bytes(run.with_name("run.pub").read_bytes())
+    for report in (receipt(run, read_key(inside)), checkpoint(run, read_key(inside))):
+        assert (ids(report), report.verdict) == (["trust.key-inside-evidence"], Verdict.UNTRUSTED)
+
+
+def test_a_key_beside_a_lone_receipt_is_not_inside_evidence(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "mail").mkdir()
+    alone, beside = tmp_path / "mail/receipt.json", tmp_path / "mail/release.pub"
+    alone.write_bytes((run / "receipt.json").read_bytes())
+    beside.write_bytes(run.with_name("run.pub").read_bytes())
+    seal = run / "attestations/seal.sigstore.json"
+    report = verify_receipt(alone, None, seal, read_key(beside), OPTIONS)
+    assert report.verdict is Verdict.ACCEPTED

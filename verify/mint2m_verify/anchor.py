@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TypeAlias
 
@@ -82,7 +83,7 @@ class Expectation:
 
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?Z")
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z")
 
 
 def choose(*, key: Path | None, digest: str | None, consistency_only: bool) -> Anchor:
@@ -127,7 +128,13 @@ def digest_argument(value: str, option: str) -> str:
 
 def time_argument(value: str | None, option: str) -> str | None:
     """A time from the command line, RFC 3339 in UTC; raises `FindingError` (`usage.invalid`)."""
-    if value is not None and _TIME.fullmatch(value) is None:
+    if value is None:
+        return None
+    try:
+        known = _TIME.fullmatch(value) is not None and datetime.fromisoformat(value) is not None
+    except ValueError:  # the form of a time, and no day of the calendar
+        known = False
+    if not known:
         raise FindingError(found("usage.invalid", expected=f"{option} like 2026-01-31T12:00:00Z", actual=value))
     return value
 
@@ -160,13 +167,17 @@ def options(
 
 def check_key_outside(anchor: KeyAnchor, root: Path, files: Iterable[ReadFile]) -> Iterator[Finding]:
     """A key that lies among the files it should vouch for: by path, by hard link or by its bytes."""
-    inside = anchor.path.resolve().is_relative_to(root.resolve())
     for file in files:
         same_file = (file.device, file.inode) == (anchor.device, anchor.inode)
         if same_file or file.entry.sha256 == anchor.file_sha256:
             yield found("trust.key-inside-evidence", file=file.path, actual=str(anchor.path))
             return
-    if inside:
+    yield from check_key_below(anchor, root)
+
+
+def check_key_below(anchor: KeyAnchor, folder: Path) -> Iterator[Finding]:
+    """A key whose path lies below `folder`, where only a part of the evidence there is looked at."""
+    if anchor.path.resolve().is_relative_to(folder.resolve()):
         yield found("trust.key-inside-evidence", file=str(anchor.path), actual=str(anchor.path))
 
 

@@ -19,6 +19,7 @@ from mint2m_verify.anchor import (
     NoAnchor,
     VerifyOptions,
     check_expectations,
+    check_key_below,
 )
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.documents import FileRef, TrainingReceipt
@@ -26,7 +27,7 @@ from mint2m_verify.documents.base import decode
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, NamedDigest, Report, Standing, found
 from mint2m_verify.findings import Check, Findings
-from mint2m_verify.named_input import read_named
+from mint2m_verify.named_input import read_named, resolve_named
 from mint2m_verify.receipt_check import PLACES, check_files, check_self
 from mint2m_verify.run_documents import read_value
 from mint2m_verify.seal import Seal, check_anchor, read_seal, short
@@ -46,19 +47,20 @@ def verify_receipt(
     """
     log = Findings()
     raw = read_named(path, name=path.name)
+    base = _run_directory(path, root)
     value, faults = read_value(TrainingReceipt, raw, file=path.name, canonical_form=True)
     if value is None:
         log.unreadable(path.name, faults)
     seal = _seal(path, seal_path, anchor, log)
     digest = sha256_hex(raw)
-    log.judge("a receipt that you can trust", _standing(anchor), _origin(path, digest, anchor, seal))
+    log.judge("a receipt that you can trust", _standing(anchor), _origin(path, base, digest, anchor, seal))
     notes = ["that its numbers are those of a run: this is the receipt alone (mint2m verify run DIR)"]
     if value is None:
         log.not_reached("receipt contradicts itself nowhere", (path.name,))
     else:
         receipt = decode(TrainingReceipt, value)
         log.judge("receipt contradicts itself nowhere", Standing.DERIVED, check_self(receipt))
-        notes += _files(log, receipt, root, path)
+        notes += _files(log, receipt, base)
         _expected(log, receipt, options, seal)
     if isinstance(anchor, KeyAnchor):
         notes.append("whether the key was revoked after it was given to you")
@@ -92,15 +94,15 @@ def _standing(anchor: Anchor) -> Standing:
     return Standing.UNVERIFIABLE if isinstance(anchor, ConsistencyOnly) else Standing.CHECKED
 
 
-def _origin(path: Path, digest: str, anchor: Anchor, seal: Seal | None) -> Check:
+def _origin(path: Path, base: Path | None, digest: str, anchor: Anchor, seal: Seal | None) -> Check:
     match anchor:
         case DigestAnchor():
             if digest != anchor.sha256:
                 yield found("trust.digest-mismatch", file=path.name, expected=anchor.sha256, actual=digest)
             return f"digest {short(digest)}"
         case KeyAnchor():
-            if anchor.path.resolve().is_relative_to(path.resolve().parent):
-                yield found("trust.key-inside-evidence", file=str(anchor.path), actual=str(anchor.path))
+            if base is not None:
+                yield from check_key_below(anchor, base)
             if seal is None:
                 yield found("trust.no-seal", file=path.name)
                 return "no seal"
@@ -116,12 +118,19 @@ def _origin(path: Path, digest: str, anchor: Anchor, seal: Seal | None) -> Check
             return "not asked for"
 
 
-def _files(log: Findings, receipt: TrainingReceipt, root: Path | None, path: Path) -> list[str]:
+def _run_directory(path: Path, root: Path | None) -> Path | None:
+    """The run directory that was named, or the receipt's own folder where a file that receipts name lies there."""
+    if root is not None:
+        return resolve_named(root)
+    folder = path.resolve().parent
+    return folder if any((folder / place).exists() for place in PLACES.values()) else None
+
+
+def _files(log: Findings, receipt: TrainingReceipt, base: Path | None) -> list[str]:
     """Hold the files at hand against the receipt; in words, where there are none."""
-    base = root if root is not None else path.parent
-    at_hand, faults = _read_named(base)
-    if root is None and not at_hand and not faults:
+    if base is None:
         return [f"the {len(PLACES)} files that it names: they are not here (give --root DIR)"]
+    at_hand, faults = _read_named(base)
     log.add(faults)
     log.judge("receipt names the files at hand", Standing.CHECKED, check_files(receipt, at_hand, log.damage))
     return ["what is in the files that it names"]

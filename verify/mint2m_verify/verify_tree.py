@@ -45,6 +45,12 @@ class TreeQuestion:
     seal: Path | None
     command: str
 
+    @property
+    def evidence(self) -> Path:
+        """The run directory that the tree lies in, or the tree itself where it lies elsewhere."""
+        parents = self.root.resolve().parents
+        return next((folder for folder in parents if (folder / layout.SEAL).is_file()), self.root)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Manifest:
@@ -168,7 +174,7 @@ def _origin(
                 )
             return f"digest {short(anchor.sha256)} names it"
         case KeyAnchor():
-            yield from check_key_outside(anchor, question.root, snapshot.files)
+            yield from check_key_outside(anchor, question.evidence, snapshot.files)
             if seal is None:
                 yield found("trust.no-seal", file=question.manifest.name)
                 return "no seal"
