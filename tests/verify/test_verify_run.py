@@ -374,3 +374,13 @@ def test_a_directory_of_nothing_proves_nothing(tmp_path: Path) -> None:
     report = verify_run(tmp_path / "empty", ConsistencyOnly(), OPTIONS)
     assert report.verdict is Verdict.FAILED
     assert "seal.missing" in ids(report)
+
+
+def test_a_flood_of_strange_files_is_counted_and_does_not_drown_the_report(run: Path) -> None:
+    (run / "adapter/more").mkdir()
+    for number in range(1200):
+        (run / f"adapter/more/{number}").write_bytes(b"%d" % number)
+    report = verify(run)
+    kept = [fault for fault in report.findings if fault.id == "tree.file-unlisted"]
+    (rest,) = (fault for fault in report.findings if fault.id == "verify.more-findings")
+    assert (len(kept), rest.actual) == (1000, "200 more of tree.file-unlisted")
