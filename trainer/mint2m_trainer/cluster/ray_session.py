@@ -225,6 +225,8 @@ def _local_environment(execution_id: str) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray kills workers when the machine's memory runs low, whoever uses it. The byte plan was checked already.
+        "RAY_memory_monitor_refresh_ms": "0",
         "RAY_enable_metrics_collection": "false",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
