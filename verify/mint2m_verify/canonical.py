@@ -74,8 +74,7 @@ def parse(raw: bytes, *, file: str, limits: Limits = DEFAULT_LIMITS, canonical_f
     def members(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
         value = dict(pairs)
         if len(value) != len(pairs):
-            names = [name for name, _ in pairs]
-            refuse("json.duplicate-key", actual=next(name for name in names if names.count(name) > 1))
+            refuse("json.duplicate-key", actual=_first_repeated([name for name, _ in pairs]))
         return value
 
     def number(text: str) -> float:
@@ -107,6 +106,15 @@ def parse(raw: bytes, *, file: str, limits: Limits = DEFAULT_LIMITS, canonical_f
             actual=_first_difference(canonical(value), raw),
         )
     return value
+
+
+def _first_repeated(names: list[str]) -> str | None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def _check_depth(raw: bytes, limit: int, *, file: str) -> None:

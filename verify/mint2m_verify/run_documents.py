@@ -35,6 +35,9 @@ from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.findings import Findings
 from mint2m_verify.walk import ReadFile
 
+#: Faults of a journal's lines that are told.
+_MOST_FAULTS = 100
+
 D = TypeVar("D", bound=Document)
 
 
@@ -194,6 +197,8 @@ def read_journal(raw: bytes, *, file: str) -> tuple[tuple[JournalLine, ...], tup
     lines: list[JournalLine] = []
     faults: list[Finding] = []
     for number, line in enumerate(raw[:-1].split(b"\n")):
+        if len(faults) >= _MOST_FAULTS:
+            break  # a file of line feeds is a fault a byte
         value, wrong = read_value(OwnershipEvent, line, file=file, canonical_form=True)
         if value is None:
             faults += [_at_line(fault, number) for fault in wrong]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,12 @@ if TYPE_CHECKING:
     from referencing import Registry
 
 _ZERO_DIGEST = "0" * 64
+
+#: Faults of one document, and of one list in it, that are told; a hostile list could have millions of them.
+_MOST_FAULTS = 100
+
+#: Lists that must not repeat an entry are short; comparing each entry with each other one would not end for long ones.
+_MOST_UNIQUE = 4096
 
 #: A schema of these words alone is a range of numbers.
 _RANGE_WORDS = {"type", "minimum", "maximum"}
@@ -95,7 +103,8 @@ def check_file(path: Path) -> Report:
 
 
 def _faults(value: JsonValue, name: str, *, file: str) -> Iterator[Finding]:
-    errors = sorted(_validator(name).iter_errors(value), key=lambda error: [str(part) for part in error.absolute_path])
+    told = islice(_validator(name).iter_errors(value), _MOST_FAULTS)
+    errors = sorted(told, key=lambda error: [str(part) for part in error.absolute_path])
     for error in errors:
         pointer = "".join(f"/{_escape(str(part))}" for part in error.absolute_path)
         if isinstance(error.instance, str) and error.instance.removeprefix("sha256:") == _ZERO_DIGEST:
@@ -106,17 +115,32 @@ def _faults(value: JsonValue, name: str, *, file: str) -> Iterator[Finding]:
 
 @cache
 def _validator(name: str) -> Validator:
-    from jsonschema import Draft202012Validator  # imported late: commands that check no document start faster
+    from jsonschema import (
+        Draft202012Validator,
+        ValidationError,
+    )  # imported late: commands that check no document start faster
     from jsonschema.validators import extend
 
-    items = Draft202012Validator.VALIDATORS["items"]
+    items, unique_items = (Draft202012Validator.VALIDATORS[word] for word in ("items", "uniqueItems"))
 
     def numbers_first(validator: Validator, schema: Any, values: Any, parent: Any) -> Iterator[Any]:
         # Two million token ids must not cost a generic validation each; anything unusual takes the standard way.
         if not _plain_numbers(_resolved(schema), values):
-            yield from items(validator, schema, values, parent)
+            yield from islice(items(validator, schema, values, parent), _MOST_FAULTS)
 
-    quick: Any = extend(Draft202012Validator, {"items": numbers_first})  # type: ignore[no-untyped-call]  # its stubs
+    def unique(validator: Validator, wanted: Any, values: Any, parent: Any) -> Iterator[Any]:
+        if isinstance(values, list) and len(values) > _MOST_UNIQUE:
+            yield ValidationError(f"{len(values)} entries are too many to be all different")
+        else:
+            yield from unique_items(validator, wanted, values, parent)
+
+    def pattern(_validator: Validator, wanted: str, text: Any, _parent: Any) -> Iterator[Any]:
+        # `$` of ECMA 262, which JSON Schema means, is the very end; Python's also stands before a last line feed.
+        if isinstance(text, str) and re.search(re.sub(r"\$$", r"\\Z", wanted), text) is None:
+            yield ValidationError(f"{text[:100]!r} does not match {wanted!r}")
+
+    words = {"items": numbers_first, "uniqueItems": unique, "pattern": pattern}
+    quick: Any = extend(Draft202012Validator, words)  # type: ignore[no-untyped-call]  # its stubs
     validator: Validator = quick(
         json.loads(schema_text(name)),
         registry=_registry(),

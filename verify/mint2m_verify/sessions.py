@@ -151,7 +151,7 @@ def check_facts(sessions: RankSessions, facts: Facts) -> Check:
     compared = 0
     for record, where in _records(sessions):
         seen, response = record.evidence, phases.response_of(record.phase)
-        if response is not None and response < len(facts.scored_tokens):
+        if response is not None and response < min(len(facts.scored_tokens), len(facts.response_tokens)):
             low, high = facts.clipped[response]
             pairs: list[tuple[str, object, object]] = [
                 ("response_tokens", seen.response_tokens, facts.response_tokens[response]),

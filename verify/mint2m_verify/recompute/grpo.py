@@ -40,13 +40,14 @@ class CountRange:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLosses:
     """Of one response, each [R] float64. `slack` bounds what rounding in the run's dtype can have moved a loss by,
-    `kl_slack` the same for the drift.
+    `ratio_slack` and `kl_slack` the same for ratio and drift.
     """
 
     loss: Vector
     ratio: Vector
     kl: Vector | None
     slack: Vector
+    ratio_slack: Vector
     kl_slack: Vector
     clipped_low: CountRange
     clipped_high: CountRange
@@ -93,20 +94,29 @@ def token_losses(
     loss, kl = -gain, None
     kl_moved = np.zeros_like(loss)
     # exp of a rounded difference is off by the difference's own rounding; each product and sum adds one more.
-    moved = np.abs(ratio * advantage) * (2 + np.abs(new) + np.abs(before))
+    uncertain = 4 * epsilon * (2 + np.abs(new) + np.abs(before))  # [R], relative, of the ratio
+    ratio_slack = uncertain * ratio
+    # A ratio that is surely past its bound no longer moves the loss. If it did here, a ratio of 1e300 would lend its
+    # own rounding to a loss of 1, and any loss would be near enough.
+    bound = high if advantage > 0 else options.clip_dual
+    saturated = np.zeros(ratio.shape, dtype=bool) if bound is None else ratio * (1 - uncertain) > bound  # [R]
+    moved = np.where(saturated, 0.0, np.abs(advantage) * ratio_slack)
     if reference is not None:
-        kl = drift(new, np.asarray(reference, dtype=np.float64), options.kl_estimator)
+        anchor = np.asarray(reference, dtype=np.float64)
+        kl = drift(new, anchor, options.kl_estimator)
         loss = loss + options.kl_beta * kl
-        distance = np.abs(np.asarray(reference, dtype=np.float64) - new)
-        kl_moved = 2 * (np.abs(kl) + np.expm1(distance) + distance)
-        moved = moved + options.kl_beta * kl_moved
+        distance = anchor - new
+        slope = _drift_slope(distance, options.kl_estimator)
+        kl_moved = np.abs(distance) + 2 * np.abs(kl) + slope * (3 + np.abs(distance) + np.abs(anchor) + np.abs(new))
+        moved = moved + 4 * epsilon * options.kl_beta * kl_moved
     edge = 4 * epsilon * (1 + np.abs(difference)) * np.maximum(ratio, 1.0)  # [R]
     return TokenLosses(
         loss=loss,
         ratio=ratio,
         kl=kl,
-        slack=4 * epsilon * (1 + moved + np.abs(loss)),
-        kl_slack=4 * epsilon * (1 + kl_moved),
+        slack=moved + 4 * epsilon * (1 + np.abs(loss)),
+        ratio_slack=ratio_slack + 4 * epsilon,
+        kl_slack=4 * epsilon * kl_moved,
         clipped_low=_count(low - ratio, edge, active=advantage < 0),
         clipped_high=_count(ratio - high, edge, active=advantage > 0),
     )
@@ -124,6 +134,18 @@ def drift(policy: Vector, reference: Vector, estimator: str) -> Vector:
             return np.expm1(difference) - difference
         case _:
             raise ValueError(f"the schema let an estimator pass: {estimator}")
+
+
+def _drift_slope(difference: Vector, estimator: str) -> Vector:
+    """|d estimate / d difference|, [R]: how far a rounding of the difference moves the estimate."""
+    match estimator:
+        case "k1":
+            return np.ones_like(difference)
+        case "k2":
+            return np.abs(difference)
+        case _:
+            slope: Vector = np.abs(np.expm1(difference))
+            return slope
 
 
 def token_weights(scored: Sequence[int], options: GrpoOptions) -> tuple[float, ...]:

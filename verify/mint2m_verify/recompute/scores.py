@@ -53,10 +53,11 @@ def check_identity(scores: Scores, rollout: Rollout, profile: RunProfile) -> Che
             want = scored if member != "ref" or has_reference else None
             yield from _same(f"{where}/{member}", _entries(want), _entries(None if values is None else len(values)))
         yield from _positive(entry, where)
-        if options.old_source == "rollout" and rollout.old_logprobs is not None:
+        if options.old_source == "rollout" and rollout.old_logprobs is not None and g < len(rollout.old_logprobs):
             copied += len(entry.old)
             yield from _copied(rollout.old_logprobs[g], entry.old, f"{where}/old", profile)
-        if has_reference and options.ref_source == "rollout" and rollout.ref_logprobs is not None:
+        from_rollout = has_reference and options.ref_source == "rollout"
+        if from_rollout and rollout.ref_logprobs is not None and g < len(rollout.ref_logprobs):
             copied += len(entry.ref or ())
             yield from _copied(rollout.ref_logprobs[g], entry.ref or (), f"{where}/ref", profile)
     for member, source in (("old_logprobs", options.old_source), ("ref_logprobs", options.ref_source)):
@@ -119,7 +120,7 @@ def check_losses(scores: Scores, losses: Sequence[TokenLosses], profile: RunProf
     advantages = group_advantages(scores.rewards, profile.grpo.advantage_eps)
     yield from _same("/advantages", _entries(len(advantages)), _entries(len(scores.advantages)))
     for g, (right, have) in enumerate(zip(advantages, scores.advantages, strict=False)):
-        if abs(right - have) > _DOUBLE_SLACK * (1 + abs(right)):
+        if not abs(right - have) <= _DOUBLE_SLACK * (1 + abs(right)):
             yield _fault("grpo.advantage-mismatch", f"/advantages/{g}", repr(float(right)), repr(have))
         largest = max(largest, abs(float(right) - have))
     for g, (entry, right_losses) in enumerate(zip(scores.responses, losses, strict=True)):
@@ -150,7 +151,7 @@ def response_share(losses: TokenLosses, weight: float) -> tuple[float, float]:
 def ratio_deviation(losses: TokenLosses) -> tuple[float, float]:
     """Largest |ratio - 1| of a response, and its slack."""
     deviation = float(np.max(np.abs(losses.ratio - 1), initial=0.0))
-    return deviation, float(np.max(losses.slack, initial=_DOUBLE_SLACK)) * (1 + deviation)
+    return deviation, float(np.max(losses.ratio_slack, initial=_DOUBLE_SLACK))
 
 
 def _totals(scores: Scores, losses: Sequence[TokenLosses], profile: RunProfile) -> Iterator[Finding]:

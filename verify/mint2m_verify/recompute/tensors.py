@@ -23,6 +23,8 @@ Tensors: TypeAlias = Mapping[str, Floats]
 
 _DTYPES: Mapping[str, np.dtype[np.floating]] = {"F32": np.dtype("<f4"), "F64": np.dtype("<f8")}
 _LENGTH = struct.Struct("<Q")
+#: LoRA matrices have two axes; a product over a million of them would not end.
+_MOST_AXES = 8
 _HEADER_LIMITS = Limits(size_bytes=32 << 20, depth=4, members=2_000_000)
 
 
@@ -82,8 +84,9 @@ def _pieces(header: dict[str, JsonValue], file: str) -> list[_Piece]:
         if not isinstance(dtype, str) or dtype not in _DTYPES:
             _refuse(file, f"{name} in F32 or F64", repr(dtype))
         sizes, bounds = _integers(shape), _integers(offsets)
-        if sizes is None or bounds is None or len(bounds) != 2 or 0 in sizes:
-            _refuse(file, f"positive whole numbers as shape and offsets of {name}", f"{shape}, {offsets}")
+        if sizes is None or bounds is None or len(bounds) != 2 or 0 in sizes or len(sizes) > _MOST_AXES:
+            wanted = f"at most {_MOST_AXES} positive whole numbers as shape of {name}, and two offsets"
+            _refuse(file, wanted, f"{shape}, {offsets}"[:200])
         kind = _DTYPES[dtype]
         if bounds[1] - bounds[0] != _count(sizes) * kind.itemsize:
             _refuse(file, f"{_count(sizes) * kind.itemsize} bytes for {name}", f"{bounds[1] - bounds[0]}")
