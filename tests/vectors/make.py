@@ -1,0 +1,66 @@
+"""Makes what lies in this folder; see README.md.
+
+python tests/vectors/make.py bases    run the trainer (needs the trainer extra, about two minutes)
+python tests/vectors/make.py cases    write every vector again from the bases
+python tests/vectors/make.py check    say whether the committed vectors are the ones this script makes
+"""
+
+from __future__ import annotations
+
+import sys
+
+from maker import (
+    cases_inputs,
+    cases_journal,
+    cases_json,
+    cases_numbers,
+    cases_ranks,
+    cases_receipt,
+    cases_right,
+    cases_seal,
+    cases_step,
+    cases_tree,
+)
+from maker.case import CASES, HERE, check_engine, committed, lay_out, write_case
+
+#: Importing a module registers its vectors.
+MODULES = (
+    cases_tree,
+    cases_seal,
+    cases_json,
+    cases_inputs,
+    cases_ranks,
+    cases_journal,
+    cases_numbers,
+    cases_step,
+    cases_receipt,
+    cases_right,
+)
+
+
+def main(word: str) -> int:
+    if word == "bases":
+        from maker.bases import make_bases
+
+        make_bases()
+        return 0
+    check_engine()
+    made = {name: lay_out(case) for name, case in CASES.items()}
+    if word == "cases":
+        for name in committed().keys() - made.keys():
+            print(f"not made by this script, remove it by hand: {HERE / name}")
+        for name, files in made.items():
+            write_case(name, files)
+        size = sum(len(raw) for files in made.values() for raw in files.values())
+        print(f"{len(made)} vectors from {len(MODULES)} modules, {size:,} bytes")
+        return 0
+    there = committed()
+    different = sorted(name for name in there.keys() | made.keys() if there.get(name) != made.get(name))
+    print(f"{len(different)} differ: {', '.join(different)}" if different else f"{len(made)} as committed")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1] not in ("bases", "cases", "check"):
+        raise SystemExit(__doc__)
+    raise SystemExit(main(sys.argv[1]))
