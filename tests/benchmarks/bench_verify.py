@@ -59,7 +59,9 @@ def main(run: Path, key: Path) -> int:
     peak = max(pair[1].peak_bytes for pair in pairs)
     size = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
     print(f"files {size / 1e6:.1f} MB; hash and import {floor:.3f} s; verify run {cost:.3f} s")
-    print(f"ratio {cost / floor:.2f} (limit {RATIO_LIMIT}); peak {peak / 1e6:.0f} MB (limit {PEAK_LIMIT_BYTES / 1e6:.0f})")
+    print(
+        f"ratio {cost / floor:.2f} (limit {RATIO_LIMIT}); peak {peak / 1e6:.0f} MB (limit {PEAK_LIMIT_BYTES / 1e6:.0f})"
+    )
     return 0 if cost <= RATIO_LIMIT * floor and peak <= PEAK_LIMIT_BYTES else 1
 
 
