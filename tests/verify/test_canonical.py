@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 
 import pytest
+import rfc8785
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mint2m_verify.canonical import Limits, canonical, parse, sha256_hex
+from mint2m_verify.canonical import JsonValue, Limits, canonical, parse, sha256_hex
 from mint2m_verify.finding import FindingError
 
 
@@ -41,6 +44,9 @@ def test_keys_are_ordered_by_utf_16_code_units_as_in_rfc_8785_section_3_2_3() ->
         (b"[-Infinity]", "json.not-finite"),
         (b"[1e400]", "json.not-finite"),
         (b"[9007199254740992]", "json.integer-too-large"),
+        (b"-9007199254740992", "json.integer-too-large"),
+        (b'{"a":[[9007199254740992]]}', "json.integer-too-large"),
+        (b'[1,"x",9007199254740992]', "json.integer-too-large"),
         (b"[" + b"9" * 5000 + b"]", "json.integer-too-large"),
         (b'["\\ud800"]', "json.lone-surrogate"),
         (b'{"\\udc00":1}', "json.lone-surrogate"),
@@ -57,6 +63,31 @@ def test_what_parsers_disagree_on_is_refused_by_name(raw: bytes, fault: str) -> 
     with pytest.raises(FindingError) as caught:
         parse(raw, file="evidence.json")
     assert (caught.value.finding.id, caught.value.finding.file) == (fault, "evidence.json")
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53) + 1, 2**53 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"]))
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
+)
+
+
+@given(VALUES | st.lists(st.integers(-(2**53) + 1, 2**53 - 1)))
+def test_the_quick_writer_writes_what_the_library_writes(value: JsonValue) -> None:
+    assert canonical(value) == rfc8785.dumps(value)
+
+
+@pytest.mark.parametrize("value", [[2**53], [1, -(2**53)], {"a": 2**53}, [float("nan")], ["\ud800"], {"\ud800": 1}])
+def test_what_has_no_canonical_form_is_refused(value: JsonValue) -> None:
+    with pytest.raises(FindingError) as caught:
+        canonical(value)
+    assert caught.value.finding.id == "json.not-canonical"
 
 
 def test_brackets_inside_strings_do_not_count_as_depth() -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import rfc8785
 
@@ -42,10 +43,44 @@ def sha256_hex(raw: bytes) -> str:
 
 def canonical(value: JsonValue) -> bytes:
     """The RFC 8785 form of `value`; raises `FindingError` (`json.not-canonical`) for what has none."""
+    parts: list[bytes] = []
     try:
-        return rfc8785.dumps(value)
+        _write(value, parts)
     except (rfc8785.CanonicalizationError, UnicodeEncodeError) as fault:
         raise FindingError(found("json.not-canonical", actual=str(fault))) from fault
+    return b"".join(parts)
+
+
+def _write(value: JsonValue, parts: list[bytes]) -> None:
+    """RFC 8785 containers; scalars are the library's. Millions of token ids must not cost a call each."""
+    if isinstance(value, dict):
+        opening = b"{"
+        for name in sorted(value, key=_utf16):
+            parts += (opening, rfc8785.dumps(name), b":")
+            _write(value[name], parts)
+            opening = b","
+        parts.append(b"}" if value else b"{}")
+    elif isinstance(value, list | tuple):
+        if set(map(type, value)) == {int} and not _beyond(value):
+            parts.append(str(list(value)).replace(" ", "").encode())
+            return
+        opening = b"["
+        for item in value:
+            parts.append(opening)
+            _write(item, parts)
+            opening = b","
+        parts.append(b"]" if value else b"[]")
+    else:
+        parts.append(rfc8785.dumps(value))
+
+
+def _utf16(name: str) -> bytes:
+    return name.encode("utf-16-be")  # RFC 8785, section 3.2.3: by UTF-16 code units
+
+
+def _beyond(numbers: Sequence[Any]) -> bool:
+    """Whether one of these integers loses digits in a double; False for none at all."""
+    return bool(numbers) and (max(numbers) > MAX_SAFE_INTEGER or min(numbers) < -MAX_SAFE_INTEGER)
 
 
 def parse(raw: bytes, *, file: str, limits: Limits = DEFAULT_LIMITS, canonical_form: bool = False) -> JsonValue:
@@ -83,21 +118,18 @@ def parse(raw: bytes, *, file: str, limits: Limits = DEFAULT_LIMITS, canonical_f
             refuse("json.not-finite", actual=text[:64])
         return value
 
-    def integer(text: str) -> int:
-        if len(text) > 17 or abs(int(text)) > MAX_SAFE_INTEGER:
-            refuse("json.integer-too-large", expected=f"at most {MAX_SAFE_INTEGER}", actual=text[:64])
-        return int(text)
-
     try:
         value: JsonValue = json.loads(
             text,
             object_pairs_hook=members,
             parse_float=number,
-            parse_int=integer,
             parse_constant=lambda name: refuse("json.not-finite", actual=name),
         )
     except json.JSONDecodeError as fault:
         refuse("json.malformed", actual=f"{fault.msg} at line {fault.lineno}, column {fault.colno}")
+    except ValueError:
+        # Python converts no integer of thousands of digits.
+        refuse("json.integer-too-large", expected=f"at most {MAX_SAFE_INTEGER}")
     _check_content(value, limits.members, file=file)
     if canonical_form and canonical(value) != raw:
         refuse(
@@ -142,12 +174,14 @@ def _check_depth(raw: bytes, limit: int, *, file: str) -> None:
 
 
 def _check_content(value: JsonValue, limit: int, *, file: str) -> None:
-    """Refuse lone surrogates (they have no UTF-8 form) and more members than `limit`."""
+    """Refuse lone surrogates (they have no UTF-8 form), integers beyond a double's, more members than `limit`."""
     count, stack = 0, [value]
     while stack:
         item = stack.pop()
         if isinstance(item, str):
             _check_string(item, file=file)
+        elif isinstance(item, int):
+            _check_integers([item], file=file)
         elif isinstance(item, dict):
             count += len(item)
             for name in item:
@@ -156,9 +190,18 @@ def _check_content(value: JsonValue, limit: int, *, file: str) -> None:
         elif isinstance(item, list):
             count += len(item)
             # Long lists are token ids and log-probs; only their strings and containers need another look.
+            _check_integers([entry for entry in item if isinstance(entry, int)], file=file)
             stack.extend(entry for entry in item if isinstance(entry, (str, list, dict)))
         if count > limit:
             raise FindingError(found("json.too-many-members", file=file, expected=f"at most {limit}"))
+
+
+def _check_integers(numbers: list[int], *, file: str) -> None:
+    if _beyond(numbers):
+        worst = str(max(numbers, key=abs))[:64]
+        raise FindingError(
+            found("json.integer-too-large", file=file, expected=f"at most {MAX_SAFE_INTEGER}", actual=worst)
+        )
 
 
 def _check_string(text: str, *, file: str) -> None:
