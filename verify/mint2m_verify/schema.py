@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mint2m_verify.canonical import JsonValue, parse
+from mint2m_verify.canonical import MAX_SAFE_INTEGER, JsonValue, parse
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, Report, Requirement, Standing, found
 
@@ -135,18 +135,31 @@ def _validator(name: str) -> Validator:
             yield from unique_items(validator, wanted, values, parent)
 
     def pattern(_validator: Validator, wanted: str, text: Any, _parent: Any) -> Iterator[Any]:
-        # `$` of ECMA 262, which JSON Schema means, is the very end; Python's also stands before a last line feed.
-        if isinstance(text, str) and re.search(re.sub(r"\$$", r"\\Z", wanted), text) is None:
+        if isinstance(text, str) and _ending_at_the_end(wanted).search(text) is None:
             yield ValidationError(f"{text[:100]!r} does not match {wanted!r}")
 
     words = {"items": numbers_first, "uniqueItems": unique, "pattern": pattern}
-    quick: Any = extend(Draft202012Validator, words)  # type: ignore[no-untyped-call]  # its stubs
+    types = Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer)
+    quick: Any = extend(Draft202012Validator, words, type_checker=types)  # type: ignore[no-untyped-call]  # its stubs
     validator: Validator = quick(
         json.loads(schema_text(name)),
         registry=_registry(),
         format_checker=Draft202012Validator.FORMAT_CHECKER,
     )
     return validator
+
+
+@cache
+def _ending_at_the_end(pattern: str) -> re.Pattern[str]:
+    """`$` of ECMA 262, which JSON Schema means, is the very end; Python's also stands before a last line feed."""
+    return re.compile(re.sub(r"\$$", r"\\Z", pattern))
+
+
+def _is_integer(_checker: Any, value: object) -> bool:
+    """1.0 is an integer to JSON Schema; 1e300 would be one, too, and is past what our integers may be."""
+    if isinstance(value, float):
+        return value.is_integer() and abs(value) <= MAX_SAFE_INTEGER
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _resolved(schema: Any) -> Any:

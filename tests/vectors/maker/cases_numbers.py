@@ -1,4 +1,4 @@
-"""Scores and losses that do not follow from what they are made of, signed with the right key and repeated consistently."""
+"""Scores and losses that do not follow from what they are made of, signed with the right key."""
 
 from __future__ import annotations
 
