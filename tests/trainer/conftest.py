@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,30 +47,83 @@ SMALL = {
     "max_position_embeddings": 512,
 }
 
-#: Loads a test file by path and calls one of its functions as a rank of a world.
+#: A rank that waits for work: each line on stdin names a test file, one of its functions, and where to put the result.
 _RANK = """
-import importlib.util, pickle, sys, warnings
+import importlib.util, json, os, pickle, sys, traceback, warnings
 warnings.filterwarnings("ignore")
 import mint2m_trainer.compat
 import torch
 from mint2m_trainer.comm.groups import close_comm, open_comm
 from mint2m_trainer.comm.ledger import Ledger
-file, function, rank, world, port, arguments, result = sys.argv[1:]
+rank, world = map(int, sys.argv[1:])
 torch.set_num_threads(1)
-spec = importlib.util.spec_from_file_location("rank_test", file)
-module = importlib.util.module_from_spec(spec)
-sys.modules["rank_test"] = module
-spec.loader.exec_module(module)
-comm = open_comm(rank=int(rank), world_size=int(world), master_address="127.0.0.1", master_port=int(port),
-                 ledger=Ledger(), timeout_seconds=60)
-try:
-    with open(arguments, "rb") as given:
-        value = getattr(module, function)(comm, *pickle.load(given))
-    with open(result, "wb") as made:
-        pickle.dump(value, made)
-finally:
-    close_comm()
+for line in sys.stdin:
+    work = json.loads(line)
+    spec = importlib.util.spec_from_file_location("rank_test", work["file"])
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["rank_test"] = module
+    try:
+        spec.loader.exec_module(module)
+        comm = open_comm(rank=rank, world_size=world, master_address="127.0.0.1", master_port=work["port"],
+                         ledger=Ledger(), timeout_seconds=60)
+        try:
+            with open(work["arguments"], "rb") as given:
+                value = getattr(module, work["function"])(comm, *pickle.load(given))
+        finally:
+            close_comm()
+        result = (True, value)
+    except Exception:
+        result = (False, traceback.format_exc())
+    with open(work["result"] + ".partial", "wb") as made:
+        pickle.dump(result, made)
+    os.rename(work["result"] + ".partial", work["result"])
 """
+
+
+class World:
+    """Processes of one world size, kept between tests: what costs is importing torch and megatron, not a new world."""
+
+    def __init__(self, size: int) -> None:
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        self._ranks = [
+            subprocess.Popen(
+                [sys.executable, "-c", _RANK, str(rank), str(size)], env=environment, stdin=subprocess.PIPE, text=True
+            )
+            for rank in range(size)
+        ]
+
+    def run(self, function: Callable[..., Any], arguments: tuple[object, ...], place: Path) -> list[Any]:
+        """What `function` returns on each rank, in rank order; the test fails where one fails, dies or hangs."""
+        given, port = place / "arguments", _free_port()
+        given.write_bytes(pickle.dumps(arguments))
+        results = [place / f"result-{rank}" for rank in range(len(self._ranks))]
+        for rank, result in zip(self._ranks, results, strict=True):
+            result.unlink(missing_ok=True)
+            work = {"file": sys.modules[function.__module__].__file__, "function": function.__name__, "port": port}
+            print(json.dumps(work | {"arguments": str(given), "result": str(result)}), file=rank.stdin, flush=True)
+        deadline = time.monotonic() + 180
+        while not all(result.exists() for result in results):
+            if time.monotonic() > deadline or not self.alive:
+                self.close()
+                pytest.fail("a rank died or hangs")
+            time.sleep(0.01)
+        outcomes = [pickle.loads(result.read_bytes()) for result in results]
+        failed = [value for good, value in outcomes if not good]
+        if failed:
+            self.close()  # what a failed test left behind must not meet the next one
+            pytest.fail("a rank failed:\n" + "\n".join(failed))
+        return [value for _, value in outcomes]
+
+    @property
+    def alive(self) -> bool:
+        """Whether all ranks wait for work or do it."""
+        return all(rank.poll() is None for rank in self._ranks)
+
+    def close(self) -> None:
+        """End the processes."""
+        for rank in self._ranks:
+            rank.kill()
+            rank.wait()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -102,34 +157,26 @@ def single() -> Iterator[Comm]:
         close_comm()
 
 
+@pytest.fixture(scope="session")
+def worlds() -> Iterator[dict[int, World]]:
+    """The worlds that tests have asked for so far, by size."""
+    started: dict[int, World] = {}
+    yield started
+    for world in started.values():
+        world.close()
+
+
 @pytest.fixture
-def ranks(tmp_path: Path) -> Callable[..., list[Any]]:
-    """`ranks(function, world, *arguments)` runs a function of the test's own file on each rank of a new world.
+def ranks(tmp_path: Path, worlds: dict[int, World]) -> Callable[..., list[Any]]:
+    """`ranks(function, world, *arguments)` runs a function of the test's own file on each rank of a new process group.
 
     The function is called with the rank's `Comm` first; what the ranks return comes back in rank order.
     """
 
     def run(function: Callable[..., Any], world: int, *arguments: object) -> list[Any]:
-        file, port = sys.modules[function.__module__].__file__, _free_port()
-        given = tmp_path / "arguments"
-        given.write_bytes(pickle.dumps(arguments))
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        children = []
-        for rank in range(world):
-            words = [file, function.__name__, rank, world, port, given, tmp_path / f"result-{rank}"]
-            command = [sys.executable, "-c", _RANK, *map(str, words)]
-            children.append(
-                subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            )
-        try:
-            said = [child.communicate(timeout=120)[0] for child in children]
-        finally:
-            for child in children:
-                child.kill()
-        failed = [text for child, text in zip(children, said, strict=True) if child.returncode]
-        if failed:
-            pytest.fail("a rank failed:\n" + "\n".join(failed))
-        return [pickle.loads((tmp_path / f"result-{rank}").read_bytes()) for rank in range(world)]
+        if world not in worlds or not worlds[world].alive:
+            worlds[world] = World(world)
+        return worlds[world].run(function, arguments, tmp_path)
 
     return run
 
