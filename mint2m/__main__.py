@@ -5,37 +5,72 @@ The only broad `except` of the project is here: a bug is exit 70, never a verdic
 
 from __future__ import annotations
 
+import errno
+import io
 import itertools
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
 
 import click
 
-from mint2m.outcome import Format, Outcome, present
-from mint2m_verify.finding import Finding, FindingError, Report, found
+from mint2m.outcome import Format, Outcome, VersionAsked, present
+from mint2m_verify.finding import Finding, FindingError, Report, Verdict, found
+
+_STDOUT, _STDERR = 1, 2
+
+#: What typer makes of a KeyboardInterrupt inside a command; left alone it would look like a command without words.
+_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    outcome = run(arguments)
+    _occupy_standard_streams()
+    # A terminated command ends like an interrupted one: half-written files go, and it says so.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        if outcome.text:
-            ended = outcome.exact or outcome.text.endswith("\n")
-            sys.stdout.write(outcome.text if ended else outcome.text + "\n")
+        outcome = run(arguments)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    raise SystemExit(int(_deliver(outcome)))
+
+
+def _deliver(outcome: Outcome) -> Verdict:
+    """Print the outcome; the verdict to leave with, which is no acceptance where nobody could be told of it."""
+    text = outcome.text if outcome.exact or outcome.text.endswith("\n") else f"{outcome.text}\n"
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal that knows ASCII only
+    try:
+        sys.stdout.write(text if outcome.text else "")
         sys.stdout.flush()
+        return outcome.verdict
     except BrokenPipeError:
-        # The reader went away; the verdict stands, and the interpreter must not complain at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise SystemExit(int(outcome.verdict))
+        verdict = outcome.verdict  # the reader went away; the verdict stands
+    except OSError as fault:
+        lost = found("tool.io", file="standard output", actual=fault.strerror)
+        sys.stderr.write(f"{lost.id}   {lost.message}: {lost.file}: {lost.actual}\n")
+        verdict = outcome.verdict or Verdict.IO_ERROR
+    # What is still buffered cannot be written, and the interpreter must not complain of it at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return verdict
+
+
+def _occupy_standard_streams() -> None:
+    """Where the shell closed one, its number would go to the next file opened, and a library's prints into that."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(number, True)
+    os.close(number)
+    if sys.stdout is None:
+        sys.stdout = open(_STDOUT, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - lives as long as the process
+    if sys.stderr is None:
+        sys.stderr = open(_STDERR, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
 def run(arguments: Sequence[str]) -> Outcome:
     """The outcome of one command line; never raises for anything but a request to stop the interpreter."""
-    from mint2m.app import VersionAsked, build
-
     arguments = list(arguments)
     debug = "--debug" in arguments
     # --debug is welcome anywhere on the line, not only before the command.
@@ -43,15 +78,24 @@ def run(arguments: Sequence[str]) -> Outcome:
     try:
         import typer
 
+        from mint2m.app import build
+
         result = typer.main.get_command(build()).main(args=words, prog_name="mint2m", standalone_mode=False)
     except VersionAsked as asked:
         return asked.outcome
+    except click.exceptions.NoArgsIsHelpError as fault:
+        return Outcome(text=fault.format_message(), verdict=Verdict.BLOCKED)
     except click.ClickException as fault:
         return _fault(_usage(fault), words)
     except (click.exceptions.Abort, KeyboardInterrupt):
         return _fault(found("usage.interrupted"), words)
     except FindingError as fault:
         return _fault(fault.finding, words)
+    except MemoryError:
+        return _fault(found("tool.io", actual="out of memory"), words)
+    except SystemExit:
+        # How typer takes a broken pipe inside a command: with 1, the code of evidence that failed.
+        return _fault(found("tool.io", actual=os.strerror(errno.EPIPE)), words)
     except OSError as fault:
         if debug:
             traceback.print_exc()
@@ -60,7 +104,18 @@ def run(arguments: Sequence[str]) -> Outcome:
         if debug:
             traceback.print_exc()
         return _fault(found("tool.internal", actual=f"{type(fault).__name__}: {fault}"), words)
-    return result if isinstance(result, Outcome) else Outcome(text="")
+    return _outcome(result, words)
+
+
+def _outcome(result: object, words: Sequence[str]) -> Outcome:
+    """What the command line framework handed back: an outcome, or the exit code that it would have left with."""
+    if isinstance(result, Outcome):
+        return result
+    if result == _INTERRUPTED:
+        return _fault(found("usage.interrupted"), words)
+    if result == 0 and result is not None:  # help was shown
+        return Outcome(text="")
+    return _fault(found("tool.internal", actual=f"the command ended with {result!r}"), words)
 
 
 def _fault(finding: Finding, words: Sequence[str]) -> Outcome:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mint2m.outcome import Outcome
+from mint2m.outcome import Outcome, VersionAsked
 from mint2m_verify import __version__
 
 #: Modules that each add their commands with `register(app)`, in the order of `mint2m --help`.
@@ -51,11 +51,3 @@ def _root(
     if context.invoked_subcommand is None:
         return Outcome(text=context.get_help())
     return None
-
-
-class VersionAsked(Exception):  # noqa: N818 - not an error
-    """`--version` ends the command line early with this outcome."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__(outcome.text)
-        self.outcome = outcome

@@ -29,6 +29,14 @@ class Outcome:
     exact: bool = False
 
 
+class VersionAsked(Exception):  # noqa: N818 - not an error
+    """`--version` ends the command line early with this outcome."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.text)
+        self.outcome = outcome
+
+
 def present(report: Report, form: Format) -> Outcome:
     """A report in the form asked for; colour only where stdout is a terminal and NO_COLOR is unset."""
     from mint2m_verify.render import render

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -104,3 +108,90 @@ def test_a_printed_manifest_has_the_digest_that_the_written_one_has(mint2m, tmp_
     written = mint2m("model", "manifest", tmp_path / "model", "--output", tmp_path / "manifest.json")
     assert hashlib.sha256(printed).hexdigest() in written.stdout
     assert printed == (tmp_path / "manifest.json").read_bytes()
+
+
+@pytest.mark.parametrize(("where", "code"), [(">&-", "0"), ("2>&-", "0"), (">/dev/full", "5"), ("<&- >&- 2>&-", "0")])
+def test_a_report_that_cannot_be_written_is_no_acceptance_and_no_traceback(tmp_path, where: str, code: str) -> None:
+    errors = tmp_path / "errors"
+    script = f"exec 3>&2; {{ {sys.executable} -m mint2m schema show plan {where}; echo $? >&3; }} 2>{errors}"
+    done = subprocess.run(
+        ["bash", "-c", script], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert done.stderr.strip() == code
+    assert "Traceback" not in errors.read_text()
+
+
+def test_a_closed_stdout_is_no_file_that_the_command_writes(tmp_path) -> None:
+    """Number 1 would otherwise be the manifest, and every print of a library would go into it."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_bytes(b"{}")
+    command = [sys.executable, "-m", "mint2m", "model", "manifest", str(tmp_path / "model"), "--output"]
+    subprocess.run([*command, str(tmp_path / "open.json")], stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(["bash", "-c", '"$@" >&-', "bash", *command, str(tmp_path / "shut.json")], check=True)
+    assert (tmp_path / "shut.json").read_bytes() == (tmp_path / "open.json").read_bytes()
+
+
+def test_a_terminal_that_knows_ascii_only_gets_every_report(tmp_path) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "mint2m", "verify", "run", str(tmp_path / "h\u00f6llisch")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "h\\xf6llisch" in done.stdout
+    assert (done.returncode, done.stderr) == (2, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_says_so_at_once_and_leaves_nothing_half_written(tmp_path, number: int) -> None:
+    (tmp_path / "model").mkdir()
+    with (tmp_path / "model" / "large").open("wb") as large:
+        large.truncate(20 << 30)  # hashing it takes longer than this test
+    command = [sys.executable, "-m", "mint2m", "model", "manifest", str(tmp_path / "model"), "--output"]
+    asked = subprocess.Popen(
+        [*command, str(tmp_path / "manifest.json")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while not any(
+        "large" in str(link.readlink()) for link in Path(f"/proc/{asked.pid}/fd").iterdir() if link.is_symlink()
+    ):
+        time.sleep(0.05)
+    asked.send_signal(number)
+    out, err = asked.communicate(timeout=30)
+    assert "usage.interrupted" in out
+    assert (asked.returncode, err) == (2, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "id", "code"),
+    [
+        (KeyboardInterrupt(), "usage.interrupted", 2),
+        (BrokenPipeError(32, "Broken pipe"), "tool.io", 5),
+        (MemoryError(), "tool.io", 5),
+        (SystemExit(0), "tool.io", 5),
+    ],
+)
+def test_a_verification_that_did_not_end_is_never_exit_0(
+    monkeypatch: pytest.MonkeyPatch, raised: BaseException, id: str, code: int
+) -> None:
+    """typer turns an interrupt into a return value, which is no outcome."""
+
+    def stopped(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("mint2m_verify.run.verify_run", stopped)
+    outcome = command_line.run(["verify", "run", "x", "--consistency-only"])
+    assert id in outcome.text
+    assert outcome.verdict == code
+
+
+def test_a_command_without_an_outcome_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mint2m.verify_commands.present", lambda *_: None)
+    monkeypatch.setattr("mint2m_verify.run.verify_run", lambda *_: None)
+    outcome = command_line.run(["verify", "run", "x", "--consistency-only"])
+    assert outcome.verdict == 70
+
+
+@pytest.mark.parametrize("group", [(), ("keys",), ("verify",)])
+def test_a_group_without_a_command_shows_its_help_as_lines(mint2m, group: tuple[str, ...]) -> None:
+    done = mint2m(*group)
+    assert done.returncode == 2
+    assert done.stdout.splitlines()[0].startswith("Usage: mint2m")
+    assert "Commands:" in done.stdout.splitlines()

@@ -127,6 +127,37 @@ def test_a_profile_that_asks_for_what_is_not_there_blocks(deployment: Path) -> N
     assert blockers(deployment, profile=profile) == ["profile.unsupported"]
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda v: v["prefix"].update(route="lse"),
+        # 8 experts over 3 ranks
+        lambda v: v["topology"].update(world_size=3, context_parallel=3, expert_parallel=3),
+    ],
+)
+def test_a_profile_that_every_rank_would_refuse_blocks_before_ray(
+    deployment: Path,
+    edit: Callable[[dict], object],  # type: ignore[type-arg]  # JSON
+) -> None:
+    profile = deployment.parent / "other.json"
+    value = json.loads((deployment.parent / "profile.json").read_text())
+    edit(value)
+    profile.write_text(json.dumps(value))
+    world = value["topology"]["world_size"]
+    change(deployment, lambda d: d.update(profile=None, accelerators_per_node=world))
+    assert "profile.unsupported" in blockers(deployment, profile=profile)
+
+
+def test_a_snapshot_of_links_is_told_apart_from_one_that_is_not_there(deployment: Path) -> None:
+    shard = next((deployment.parent / "model").glob("*.safetensors"))
+    shard.rename(deployment.parent / "blob")
+    shard.symlink_to(deployment.parent / "blob")
+    (fault,) = examine_run(deployment, profile=None, output=None).findings
+    assert fault.id == "model.snapshot-missing"
+    assert fault.hint is not None
+    assert "cp -rL" in fault.hint
+
+
 def test_a_rank_limit_below_the_byte_plan_blocks_before_anything_is_allocated(deployment: Path) -> None:
     profile = deployment.parent / "other.json"
     value = json.loads((deployment.parent / "profile.json").read_text())

@@ -24,6 +24,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from mint2m_trainer.contract.directory import new_directory, write_synced
+from mint2m_trainer.faults import InputError
 
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
@@ -50,7 +51,7 @@ _FIXED: Mapping[str, tuple[object, ...]] = {
 }
 
 
-class AdapterError(ValueError):
+class AdapterError(InputError, ValueError):
     """An adapter that cannot be read or written as it stands; names the file, the place and both sides."""
 
     def __init__(self, file: str, pointer: str, *, expected: str, actual: str) -> None:

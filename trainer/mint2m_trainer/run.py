@@ -79,15 +79,20 @@ def run(request: RunRequest, watcher: Watcher | None = None, *, backend: str = B
         None if request.key is None else _Signer(key=load_private_key(request.key), kind="managed", source=request.key)
     )
     run_id = request.run_id or _run_id(request.deployment)
+    # The driver takes the signals for itself while it owns anything; before and after, they raise.
     with terminated_like_interrupted():
-        deployment, directory = _locate(request, run_id)
-        packaged = deployment != Path(request.deployment)
-        examination = examine_run(
-            deployment,
-            profile=None if packaged else request.profile,
-            output=directory,
-            progress=watcher.advance,
-        )
+        return _run(request, run_id, given, watcher, backend)
+
+
+def _run(request: RunRequest, run_id: str, given: _Signer | None, watcher: Watcher, backend: str) -> RunResult:
+    deployment, directory = _locate(request, run_id)
+    packaged = deployment != Path(request.deployment)
+    examination = examine_run(
+        deployment,
+        profile=None if packaged else request.profile,
+        output=directory,
+        progress=watcher.advance,
+    )
     inputs = None if examination.gathered is None else examination.gathered.inputs
     if examination.blocked or inputs is None:
         return RunResult(report=examination.report(request.deployment), directory=None)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mint2m_trainer import grpo
+from mint2m_trainer.faults import InputError
 from mint2m_trainer.prefix.session import LocalLoss, ReplayResult
 from mint2m_verify.documents import ResponseScores, Rollout
 from mint2m_verify.documents.inputs import GrpoOptions
@@ -22,7 +23,7 @@ from mint2m_verify.documents.inputs import GrpoOptions
 LOSS, RATIO, KL, CLIPPED_LOW, CLIPPED_HIGH = range(5)
 
 
-class ScoreError(Exception):
+class ScoreError(InputError):
     """The rollout lacks what the profile asks of it, or the two contradict each other."""
 
 

@@ -7,6 +7,7 @@ artifacts that describe the update, every rank writes its part of the checkpoint
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -96,6 +97,7 @@ class Update:
         self._outcomes: list[ResponseOutcome] = []
         self._base_sha256 = ""
         self._norm = (0.0, 0.0)
+        self._finalize_calls = 0
 
     def run(self, phase: str, progress: Progress = lambda _label, _done, _total: None) -> PhaseOutcome:
         """Run the next phase.
@@ -276,6 +278,8 @@ class Update:
         group, session = _there(self._group), _there(self._session)
         result = session.replay(response, lambda logp, local: group.loss_of(response, logp, local))
         outcome = group.outcome(response, result)
+        if not math.isfinite(outcome.share):
+            raise UpdateError(f"the loss of response {response} is {outcome.share}")
         self._outcomes.append(outcome)
         progress(f"grpo-{response}", 1, 1)
         scored = outcome.scored
@@ -307,6 +311,7 @@ class Update:
         # Token weights are normalized already, so megatron must not divide by a token count.
         self._ledger.record(Tag(phase=phase), "gradients.reduce", policy.replicated_gradient_bytes())
         finalize_model_grads([policy.wrapped], num_tokens=None)
+        self._finalize_calls += 1
         weights = evidence.weights_sha256(policy.inner)
         if weights != self._base_sha256:
             raise UpdateError("base weights or router buffers changed during the update")
@@ -322,7 +327,10 @@ class Update:
                 *write_scores(records, group, self._outcomes, self._norm),
             )
         return PhaseEvidence(
-            finalize_calls=1, gradient_norm=norm, clip_coefficient=self._norm[1], weights_sha256=weights
+            finalize_calls=self._finalize_calls,
+            gradient_norm=norm,
+            clip_coefficient=self._norm[1],
+            weights_sha256=weights,
         ), files
 
     def _step(self, phase: str, _progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:

@@ -114,6 +114,12 @@ def _unsupported(profile: RunProfile, file: str) -> list[Finding]:
         faults.append(
             found("profile.unsupported", file=file, pointer="/grpo/norm_tokens", expected=want, actual=actual)
         )
+    if profile.prefix.route != "fetch":
+        faults.append(
+            found(
+                "profile.unsupported", file=file, pointer="/prefix/route", expected="fetch", actual=profile.prefix.route
+            )
+        )
     state = "float64" if profile.model.dtype == "float64" else "float32"
     if profile.optimizer.state_dtype != state:
         faults.append(
@@ -153,7 +159,7 @@ def check_topology(parts: Parts, deployment: Deployment) -> None:
             file=parts.path.name,
             pointer="/node_ips",
             expected=f"{world} ranks, from the profile",
-            actual=f"{nodes} nodes of {each}",
+            actual=f"{nodes} node{'s' if nodes > 1 else ''} of {each}",
         )
         parts.record("topology", fault)
         return

@@ -6,6 +6,7 @@ The rule: files are hashed as they lie there, now, and held against the digests 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.deployment_parts import Parts, because, blocking, is_placeholder
@@ -16,6 +17,7 @@ from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.fixture import CheckedFixture, Expected, check_bytes, read_fixture
 from mint2m_verify.layout import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from mint2m_verify.memory_plan import plan_memory
+from mint2m_verify.model_numbers import read_numbers
 from mint2m_verify.tree import hash_tree, manifest_of
 from mint2m_verify.walk import Progress
 
@@ -28,7 +30,8 @@ def check_model(parts: Parts, deployment: Deployment, progress: Progress | None)
     try:
         manifest = manifest_of("model", hash_tree(root, progress), MODEL_TREE)
     except FindingError as stop:
-        parts.record("model", because("model.snapshot-missing", stop.finding, pointer="/model/snapshot"))
+        fault = because("model.snapshot-missing", stop.finding, pointer="/model/snapshot")
+        parts.record("model", replace(fault, hint=_hint(stop.finding)))
         return
     if not isinstance(manifest, ModelManifest):
         raise TypeError("a model tree has a model manifest")
@@ -45,6 +48,11 @@ def check_model(parts: Parts, deployment: Deployment, progress: Progress | None)
         return
     parts.manifest = manifest
     parts.record("model", actual=f"{manifest.file_count} files, {manifest.total_bytes} bytes, {manifest.sha256}")
+
+
+def _hint(cause: Finding) -> str | None:
+    """Download caches keep snapshots as links; a link's target is in no manifest."""
+    return "copy the snapshot with `cp -rL`: files, not links" if cause.id == "tree.symlink" else cause.hint
 
 
 def check_adapter(parts: Parts, deployment: Deployment) -> None:
@@ -141,6 +149,17 @@ def check_memory(parts: Parts, deployment: Deployment) -> None:
         items = plan_memory(read_once(config, name="config.json"), parts.profile, shape)
     except FindingError as stop:
         parts.record("memory", because("model.config-invalid", stop.finding, pointer="/model/snapshot"))
+        return
+    experts, ways = read_numbers(config.parent).experts, parts.profile.topology.expert_parallel
+    if experts % ways:
+        fault = found(
+            "profile.unsupported",
+            file="profile",
+            pointer="/topology/expert_parallel",
+            expected=f"a divisor of the model's {experts} experts",
+            actual=str(ways),
+        )
+        parts.record("memory", fault)
         return
     total, limit = sum(item.bytes for item in items), parts.profile.memory.rank_bytes
     if limit is not None and total > limit:

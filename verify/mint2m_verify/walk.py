@@ -12,11 +12,11 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import BoundedSemaphore, Lock
+from threading import BoundedSemaphore, Event, Lock
 from typing import TypeAlias
 
 from mint2m_verify.documents import TreeEntry
@@ -86,9 +86,12 @@ def read_tree(root: Path, *, keep: Callable[[str], int], progress: Progress | No
         reader = _Reader(pool=pool, keep=keep, meter=meter)
         try:
             reader.directory(descriptor, "", depth=0)
+            return reader.snapshot()
+        except BaseException:
+            reader.stop()  # leaving the pool waits for it, and a file may be terabytes
+            raise
         finally:
             os.close(descriptor)
-        return reader.snapshot()
 
 
 def hash_bytes(raw: bytes) -> tuple[str, tuple[str, ...]]:
@@ -125,6 +128,11 @@ class _Reader:
         self._slots = BoundedSemaphore(_OPEN_FILES)
         self._pending: list[Future[ReadFile | Finding]] = []
         self._findings: list[Finding] = []
+        self._stopped = Event()
+
+    def stop(self) -> None:
+        """Nobody wants the answer any more."""
+        self._stopped.set()
 
     def snapshot(self) -> Snapshot:
         """Waits for the hashing."""
@@ -190,7 +198,7 @@ class _Reader:
 
     def _read(self, descriptor: int, path: str) -> ReadFile | Finding:
         try:
-            return _read_file(descriptor, path, limit=self._keep(path), meter=self._meter)
+            return _read_file(descriptor, path, limit=self._keep(path), meter=self._meter, stopped=self._stopped)
         except OSError as error:
             return found("file.unreadable", file=path, actual=error.strerror)
         finally:
@@ -198,7 +206,7 @@ class _Reader:
             self._slots.release()
 
 
-def _read_file(descriptor: int, path: str, *, limit: int, meter: _Meter | None) -> ReadFile | Finding:
+def _read_file(descriptor: int, path: str, *, limit: int, meter: _Meter | None, stopped: Event) -> ReadFile | Finding:
     before = os.fstat(descriptor)
     raw: bytes | None = None
     if limit and before.st_size > limit:
@@ -212,7 +220,7 @@ def _read_file(descriptor: int, path: str, *, limit: int, meter: _Meter | None) 
         if meter is not None:
             meter.add(size)
     else:
-        size, whole, chunks = _hash_stream(descriptor, large=before.st_size > CHUNK_BYTES, meter=meter)
+        size, whole, chunks = _hash_stream(descriptor, large=before.st_size > CHUNK_BYTES, meter=meter, stopped=stopped)
     after = os.fstat(descriptor)
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns) or size != before.st_size:
         return found("tree.changed-while-read", file=path)
@@ -221,7 +229,9 @@ def _read_file(descriptor: int, path: str, *, limit: int, meter: _Meter | None) 
     return ReadFile(entry=entry, device=before.st_dev, inode=before.st_ino, raw=raw)
 
 
-def _hash_stream(descriptor: int, *, large: bool, meter: _Meter | None) -> tuple[int, str, tuple[str, ...]]:
+def _hash_stream(
+    descriptor: int, *, large: bool, meter: _Meter | None, stopped: Event
+) -> tuple[int, str, tuple[str, ...]]:
     """Size, SHA-256 and chunk digests of an open file, in bounded memory.
 
     A file of one chunk is hashed once. A larger one is hashed whole and by chunk, the two on two threads.
@@ -233,6 +243,8 @@ def _hash_stream(descriptor: int, *, large: bool, meter: _Meter | None) -> tuple
         busy: Future[None] | None = None
         turn = 0
         while count := os.readv(descriptor, [buffers[turn]]):
+            if stopped.is_set():
+                raise CancelledError
             block = memoryview(buffers[turn])[:count]
             if helper is None:
                 whole.update(block)

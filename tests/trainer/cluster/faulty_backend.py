@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mint2m_trainer.faults import InputError
 from mint2m_verify.documents.inputs import Rollout, RunProfile
 from mint2m_verify.documents.records import PhaseEvidence
 from mint2m_verify.phases import expected_phases
@@ -62,6 +63,8 @@ class FaultyUpdate:
         match os.environ[FAULT]:
             case "raises":
                 raise AwkwardError("row 7", "row 8 differ")
+            case "cannot use its input":
+                raise InputError("lm_head.weight: NaN")
             case "has a bug":
                 raise KeyError("absent")
             case "dies":

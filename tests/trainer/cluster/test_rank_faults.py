@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
     [
         ("raises", "rank.failed", 1, "rank 1: AwkwardError: row 7 and row 8 differ"),
         ("dies", "rank.died", 5, "rank 1"),
+        ("cannot use its input", "rank.input-refused", 2, "rank 1: InputError: lm_head.weight: NaN"),
         pytest.param("hangs", "rank.late", 5, "waiting for ranks 1", marks=pytest.mark.slow),
         pytest.param("disagrees", "rank.disagrees", 1, "rank 1: ", marks=pytest.mark.slow),
         pytest.param("lies about a file", "rank.resource", 5, "never-written", marks=pytest.mark.slow),

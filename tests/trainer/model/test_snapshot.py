@@ -121,6 +121,15 @@ def test_an_integer_tensor_is_refused(single: Comm, copy: Path) -> None:
     assert "found I32" in refused(single, copy)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_not_finite_is_refused(single: Comm, copy: Path, value: float) -> None:
+    def spoil(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[NAME].view(-1)[-1] = value
+
+    edit(copy, spoil)
+    assert refused(single, copy) == f"{NAME}: expected finite values as torch.float32, found NaN or an infinity"
+
+
 def test_a_shard_outside_the_snapshot_is_refused(single: Comm, copy: Path) -> None:
     edit_index(copy, lambda names: names.update({NAME: "../elsewhere.safetensors"}))
     assert "../elsewhere.safetensors" in refused(single, copy)

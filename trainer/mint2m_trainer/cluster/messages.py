@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
+from mint2m_trainer.faults import InputError
 from mint2m_verify.documents.base import FileRef
 from mint2m_verify.documents.inputs import Rollout, RunProfile
 from mint2m_verify.documents.records import PhaseEvidence
@@ -81,6 +82,7 @@ class Progress:
 class Cause(enum.StrEnum):
     """What sort of thing stopped a rank; decides the exit code."""
 
+    INPUT = "input"  # what the operator gave
     REFUSED = "refused"  # the update's own checks
     RESOURCE = "resource"  # memory, disk, a broken connection
     BUG = "bug"  # what only a programming error raises
@@ -91,6 +93,8 @@ _BUGS = (NameError, TypeError, AttributeError, LookupError, AssertionError, NotI
 
 
 def _cause_of(fault: Exception) -> Cause:
+    if isinstance(fault, InputError):
+        return Cause.INPUT
     if isinstance(fault, OSError | MemoryError) or "OutOfMemory" in type(fault).__name__:
         return Cause.RESOURCE
     return Cause.BUG if isinstance(fault, _BUGS) else Cause.REFUSED

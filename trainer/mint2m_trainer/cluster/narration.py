@@ -47,27 +47,27 @@ def phase_line(plan: Plan, rollout: Rollout, replies: Sequence[PhaseReply], seco
     if response is not None:
         clipped = (seen.clipped_low or 0) + (seen.clipped_high or 0)
         text = (
-            f"{rollout.rewards[response]:+.1f} reward  {seen.scored_tokens} tokens  "
+            f"{rollout.rewards[response]:+.1f} reward  {_count(seen.scored_tokens, 'token')}  "
             f"loss {_number(seen.loss)}  clip {clipped}"
         )
     elif phase == phases.MATERIALIZE:
         text = f"{seen.parameters or 0:,} weights and {seen.trainable_parameters or 0:,} trainable ones a rank"
     elif phase == phases.CAPTURE_PREFIX:
-        text = f"{captured:,} tokens in {seen.chunks} chunks  {rate}"
+        text = f"{_count(captured, 'token')} in {_count(seen.chunks, 'chunk')}  {rate}"
     elif phase in (phases.SCORE_OLD, phases.SCORE_REFERENCE):
-        text = f"{seen.scored_tokens} response tokens scored before any gradient"
+        text = f"{_count(seen.scored_tokens, 'response token')} scored before any gradient"
     elif phase == phases.PREFIX_BACKWARD:
         largest = max(reply.evidence.row_difference or 0.0 for reply in replies)
         rows = "rows equal bit for bit" if largest == 0 else f"largest row difference {largest:g}"
-        text = f"{seen.chunks} chunks  {rate}  {rows}"
+        text = f"{_count(seen.chunks, 'chunk')}  {rate}  {rows}"
     elif phase == phases.FINALIZE:
         text = f"gradient norm {seen.gradient_norm or 0:.4f}, clip {seen.clip_coefficient or 0:.4f}"
     elif phase == phases.OPTIMIZER_STEP:
         observed = sum(reply.evidence.optimizer_contract == plan.profile.optimizer for reply in replies)
-        text = f"AdamW {seen.optimizer_steps} of 1, contract observed on {observed} of {_ranks(replies)}"
+        text = f"AdamW {seen.optimizer_steps} of 1, contract observed on {observed} of {_count(len(replies), 'rank')}"
     else:
         files = {ref.path: ref.size for reply in replies for ref in reply.files if ref.path.startswith("checkpoint/")}
-        text = f"{len(files)} files, {sum(files.values()) / 1e6:.1f} MB"
+        text = f"{_count(len(files), 'file')}, {sum(files.values()) / 1e6:.1f} MB"
     return Line(name=stage_name(phase), text=text)
 
 
@@ -80,13 +80,14 @@ def plan_text(plan: Plan) -> str:
         for category, name in (("pages", "pages"), ("gradient-pages", "gradient pages"), ("decisions", "decisions"))
         if category in sizes
     )
-    ranks = f"{world} rank{'' if world == 1 else 's'} on {nodes} node{'' if nodes == 1 else 's'}"
+    ranks = f"{_count(world, 'rank')} on {_count(nodes, 'node')}"
     digest = f"{plan.plan_sha256[:4]}…{plan.plan_sha256[-4:]}"
     return f"{digest}  {ranks}, {_bytes(sum(sizes.values()))} a rank ({parts})"
 
 
-def _ranks(replies: Sequence[PhaseReply]) -> str:
-    return f"{len(replies)} rank{'' if len(replies) == 1 else 's'}"
+def _count(number: int | None, noun: str) -> str:
+    """`1 chunk`, `2,048 chunks`."""
+    return f"{number or 0:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _number(value: float | None) -> str:

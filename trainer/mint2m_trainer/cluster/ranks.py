@@ -31,7 +31,12 @@ from mint2m_verify.finding import FindingError, found
 #: Seconds between looks at the ranks: an interrupt, a dead rank and a word of progress are noticed this soon.
 _POLL_S = 0.1
 
-_FINDINGS = {Cause.REFUSED: "rank.failed", Cause.RESOURCE: "rank.resource", Cause.BUG: "rank.internal"}
+_FINDINGS = {
+    Cause.INPUT: "rank.input-refused",
+    Cause.REFUSED: "rank.failed",
+    Cause.RESOURCE: "rank.resource",
+    Cause.BUG: "rank.internal",
+}
 
 #: Environment of every rank. Without the first, torch compiles for 25 s before the first forward on CPU; one thread
 #: a rank, so that two ranks do not fight over cores and results do not depend on a machine's core count.

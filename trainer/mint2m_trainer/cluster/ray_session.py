@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,9 @@ _PREFIX = "mint2m-ray-"
 
 #: Seconds between SIGTERM and SIGKILL for the processes of a start that failed.
 _GRACE_S = 3.0
+
+#: Seconds in which an operator's head node must answer the knock.
+_ANSWER_S = 10.0
 
 #: What a local Ray consists of. Workers are not among them: those that matter are actors, and the marker finds all.
 RAY_PROCESSES = (
@@ -175,19 +179,34 @@ class _told_as_start_failure:  # noqa: N801 - used like a function
 def _connect(plan: Plan, journal: Journal) -> RaySession:
     address = plan.deployment.ray_address
     journal.write("intent", resource("ray", plan.namespace))
-    connect(address, plan.namespace)
+    try:
+        connect(address, plan.namespace)
+    except FindingError:
+        journal.write("absent", resource("ray", plan.namespace), detail="never connected")
+        raise
     journal.write("created", resource("ray", plan.namespace, id=address))
     return RaySession(address=address, directory=None)
 
 
 def connect(address: str, namespace: str) -> None:
     """Join the operator's cluster as a driver; raises `FindingError` (`ray.start-failed`)."""
+    _check_listening(address)
     import ray
 
     with _told_as_start_failure(address):
         ray.init(
             address=address, namespace=namespace, log_to_driver=False, configure_logging=False, logging_level="ERROR"
         )
+
+
+def _check_listening(address: str) -> None:
+    """Ray itself asks a dead address again for minutes, deaf to signals, and then ends the process."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+    except (OSError, ValueError) as fault:
+        wanted = f"the head of a Ray cluster at {address}"
+        raise FindingError(found("ray.start-failed", expected=wanted, actual=str(fault))) from fault
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from mint2m_trainer.faults import InputError
 from mint2m_trainer.model.names import slots, tensor_shapes
 from mint2m_trainer.model.spec import ModelSpec
 
@@ -23,7 +24,7 @@ SINGLE = "model.safetensors"
 FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 
 
-class SnapshotError(Exception):
+class SnapshotError(InputError):
     """The snapshot's tensors are not the model's."""
 
     def __init__(self, subject: str, expected: str, actual: str) -> None:
@@ -38,7 +39,7 @@ def load_snapshot(model: Any, spec: ModelSpec, snapshot: Path) -> None:
     """Fill the model's base weights; values are cast to each parameter's dtype.
 
     Raises:
-        SnapshotError: a tensor or shard is missing, unknown, misplaced or of another shape.
+        SnapshotError: a tensor or shard is missing, unknown, misplaced, of another shape or not finite.
     """
     shapes = tensor_shapes(spec)
     shards = _read_index(snapshot)
@@ -61,7 +62,9 @@ def load_snapshot(model: Any, spec: ModelSpec, snapshot: Path) -> None:
                 if part.get_dtype() not in FLOATS:
                     raise SnapshotError(name, f"one of {sorted(FLOATS)}", part.get_dtype())
                 if name in wanted:
-                    wanted[name].view.copy_(tensors.get_tensor(name))
+                    view = wanted[name].view.copy_(tensors.get_tensor(name))
+                    if not bool(torch.isfinite(view).all()):  # after the cast: a half may overflow
+                        raise SnapshotError(name, f"finite values as {view.dtype}", "NaN or an infinity")
                     filled += 1
     if filled != len(wanted):
         raise SnapshotError("model", f"{len(wanted)} tensors filled", str(filled))

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from mint2m_trainer.faults import InputError
+
 #: Members that change no number of a forward or backward pass.
 WITHOUT_EFFECT = frozenset(
     {
@@ -66,7 +68,7 @@ ROPE_MEMBERS = frozenset(
 )
 
 
-class SpecError(Exception):
+class SpecError(InputError):
     """The snapshot's configuration is not one this trainer computes exactly."""
 
     def __init__(self, pointer: str, expected: str, actual: str) -> None:

@@ -52,7 +52,7 @@ def reverse_prefix(
     Raises:
         PrefixError: a recomputed row differs, naming chunk, layer and the largest difference.
     """
-    compared, backwards, released = 0, 0, 0
+    compared, backwards, released, largest = 0, 0, 0, 0.0
     for done, span in enumerate(reversed(chunks), start=1):
         share = layout.share(span)
         stored = store.chunk_rows(span)
@@ -63,7 +63,8 @@ def reverse_prefix(
         store.release(span)  # attention of this chunk must see only what came before it
         released += len(stored.rows)
         passage = recompute(span, decisions.replayer(span.index, share.rows))
-        compared += _compare(passage, stored, span)
+        rows, difference = _compare(passage, stored, span)
+        compared, largest = compared + rows, max(largest, difference)
         made = [layer.local for layer in passage.layers]
         torch.autograd.backward(made, [grad.to(row.dtype) for row, grad in zip(made, gradients, strict=True)])
         backwards += 1
@@ -73,7 +74,7 @@ def reverse_prefix(
         chunks=len(chunks),
         backward_calls=backwards,
         rows_compared=compared,
-        row_difference=0.0,
+        row_difference=largest,
         gradient_pages_released=released,
     )
 
@@ -84,23 +85,24 @@ def _own(grad: Tensor, share: Share, comm: Comm, tag: Tag) -> Tensor:
     return mine if share.count else mine.new_zeros(share.rows, grad.shape[1])
 
 
-def _compare(passage: Passage, stored: ChunkRows, span: Span) -> int:
-    """Bitwise comparison of every row and key of a chunk; returns how many rows were compared."""
+def _compare(passage: Passage, stored: ChunkRows, span: Span) -> tuple[int, float]:
+    """Bitwise comparison of every row and key of a chunk; returns the rows covered and the largest difference."""
     if len(passage.layers) != len(stored.rows):
         raise PrefixError(f"chunk {span.index} made rows in {len(passage.layers)} of {len(stored.rows)} layers")
-    compared = 0
+    compared, largest = 0, 0.0
     for layer, (made, rows, keys) in enumerate(zip(passage.layers, stored.rows, stored.keys, strict=True)):
         pairs = [(made.rows, rows)]
         if made.keys is not None and keys is not None:
             pairs.append((made.keys, keys))
         for new, old in pairs:
+            difference = float((new - old).abs().max()) if new.numel() else 0.0
+            largest = max(largest, difference)
             if not torch.equal(_bits(new), _bits(old)):
-                difference = float((new.double() - old.double()).abs().max())
                 raise PrefixError(
                     f"chunk {span.index} layer {layer}: recomputed rows differ from the stored by {difference:g}"
                 )
         compared += rows.shape[0]
-    return compared
+    return compared, largest
 
 
 def _bits(x: Tensor) -> Tensor:

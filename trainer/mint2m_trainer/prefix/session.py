@@ -164,11 +164,13 @@ class Session:
         count, offset = counts[self._comm.rank], max(share.offset, first) - first
         local = logp[share.count - count : share.count]  # [n]
         loss = loss_of(local, slice(offset, offset + count))
+        backwards: list[Tensor] = []  # one entry for each time that autograd came through the log-probs
+        logp.register_hook(backwards.append)
         # Every rank goes backward through its whole graph, a ghost with a zero, so that collectives pair up.
         (loss.total + logp.sum() * 0.0).backward()
         columns = torch.cat([local.detach().unsqueeze(1), loss.tokens], dim=1)  # [n, 1 + C]
         every = collect_rows(columns, counts, self._comm, Tag(phase=phase), "tokens")
-        return ReplayResult(logp=every[:, 0], tokens=every[:, 1:], backward_calls=1)
+        return ReplayResult(logp=every[:, 0], tokens=every[:, 1:], backward_calls=len(backwards))
 
     def reverse(self, progress: Progress = lambda _done, _total: None) -> ReverseReport:
         """Carry the pages' gradient back through the prefix; exact only.

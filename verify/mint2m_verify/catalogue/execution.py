@@ -135,6 +135,16 @@ ENTRIES = (
         explanation="The actor process is gone: killed, out of memory, or its node is lost. The run was stopped and cleaned up; no receipt.",
     ),
     Entry(
+        id="rank.input-refused",
+        verdict=Verdict.BLOCKED,
+        message="a rank cannot train on what it was given",
+        explanation=(
+            "Model, adapter, rollout or profile hold something that shows only where they are loaded: a tensor that is missing, extra,\n"
+            "of another shape or not finite, or a log-prob that the profile needs. The run was stopped and cleaned up; no receipt was\n"
+            "written. Mend the input, bind it again and run into a new directory."
+        ),
+    ),
+    Entry(
         id="rank.failed",
         verdict=Verdict.FAILED,
         message="a rank refused to go on",

@@ -106,7 +106,7 @@ ENTRIES = (
     ),
     _blocked(
         "model.snapshot-missing",
-        "the model snapshot is not there",
+        "the model snapshot is not a folder of regular files",
         "The path in the deployment is not a directory that can be read, or holds something that is no regular file.",
     ),
     _blocked(
