@@ -63,7 +63,6 @@ UNREACHED = {
     "fixture.logprobs-missing": "of the doctor; tests/verify/test_doctor.py",
     "fixture.placeholder-hash": "of the doctor; tests/verify/test_doctor.py",
     "fixture.unreadable": "of the doctor; tests/verify/test_doctor.py",
-    "fixture.vocabulary-mismatch": "needs a model snapshot to compare with; tests/verify/test_fixture.py",
     "fixture.reward-rule-unknown": "the schema refuses the rule first; tests/verify/test_rewards.py",
     "explain": "of `explain`",
     "tool": "a bug, a fault of the machine or a missing extra; tests/mint2m/test_main.py",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from mint2m_verify import layout, phases
-from mint2m_verify.canonical import JsonValue, canonical, sha256_hex
+from mint2m_verify.canonical import JsonValue, canonical, parse, sha256_hex
 from mint2m_verify.documents import (
     Deployment,
     FileRef,
@@ -20,7 +20,7 @@ from mint2m_verify.documents import (
     RuntimeIdentity,
     TrainingFixture,
 )
-from mint2m_verify.finding import Finding, found
+from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.findings import Check, Damage
 from mint2m_verify.fixture import Expected, FixtureBytes, check_bytes
 from mint2m_verify.run_documents import Read
@@ -141,6 +141,23 @@ def check_fixture(
         return "fixture refused"
     lengths = ", ".join(str(length) for length in checked.fixture.shape.response_tokens)
     return f"{checked.fixture.shape.prompt_tokens:,} prompt tokens, responses of {lengths}"
+
+
+def check_vocabulary(config: bytes, fixture: Read[TrainingFixture]) -> Check:
+    """The vocabulary that the fixture was made for is that of the model at hand, whose `config.json` is `config`."""
+    try:
+        value = parse(config, file=layout.MODEL_CONFIG)
+    except FindingError as fault:
+        yield fault.finding
+        return "no configuration"
+    want = value.get("vocab_size") if isinstance(value, dict) else None
+    have = fixture.document.shape.vocab_size
+    if want != have or isinstance(want, bool):
+        pointer = "/shape/vocab_size"
+        yield found(
+            "fixture.vocabulary-mismatch", file=layout.FIXTURE, pointer=pointer, expected=str(want), actual=str(have)
+        )
+    return f"{have} tokens"
 
 
 def compare_ref(ref: FileRef, at_hand: FileRef | None, path: str, *, file: str, pointer: str) -> Iterator[Finding]:

@@ -49,6 +49,9 @@ ROLLOUT = "inputs/rollout.json"
 MODEL_MANIFEST = "inputs/model-manifest.json"
 RUNTIME_IDENTITY = "inputs/runtime-identity.json"
 
+#: At hand only where the run brought its model along.
+MODEL_CONFIG = "inputs/model/config.json"
+
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
@@ -128,7 +131,14 @@ _KEPT_TENSORS = frozenset(
     }
 )
 _KEPT_JSON = frozenset(
-    {*DOCUMENTS, OWNERSHIP, SEAL, f"adapter/{ADAPTER_CONFIG}", f"artifacts/adapter-before/{ADAPTER_CONFIG}"}
+    {
+        *DOCUMENTS,
+        OWNERSHIP,
+        SEAL,
+        MODEL_CONFIG,
+        f"adapter/{ADAPTER_CONFIG}",
+        f"artifacts/adapter-before/{ADAPTER_CONFIG}",
+    }
 )
 
 

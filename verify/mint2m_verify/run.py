@@ -202,6 +202,14 @@ def _bindings(log: Findings, documents: RunDocuments, snapshot: Snapshot, at_han
     else:
         needs = (layout.DEPLOYMENT, layout.PROFILE, layout.FIXTURE, layout.PAYLOAD, layout.ROLLOUT)
         log.not_reached(required, needs)
+    config = documents.raw(layout.MODEL_CONFIG)
+    if config is not None and fixture is not None:
+        log.judge(
+            "the fixture is for the model's vocabulary",
+            Standing.CHECKED,
+            binding.check_vocabulary(config, fixture),
+            sources=(layout.MODEL_CONFIG, layout.FIXTURE),
+        )
     return notes
 
 

@@ -141,6 +141,7 @@ def _read_named(base: Path) -> tuple[Mapping[str, FileRef], list[Finding]]:
     faults: list[Finding] = []
     for place in PLACES.values():
         try:
+            _refuse_link(base, place)
             raw = read_once(base / place, name=place, limit=layout.kept_bytes(place))
         except FindingError as fault:
             if fault.finding.id != "file.missing":
@@ -148,6 +149,13 @@ def _read_named(base: Path) -> tuple[Mapping[str, FileRef], list[Finding]]:
             continue
         at_hand[place] = FileRef.of(place, raw)
     return at_hand, faults
+
+
+def _refuse_link(base: Path, place: str) -> None:
+    """A directory on the way may not be a link: evidence would borrow files from outside."""
+    parent = Path(place).parent
+    if (base / parent).is_symlink():
+        raise FindingError(found("tree.symlink", file=parent.as_posix()))
 
 
 def _expected(log: Findings, receipt: TrainingReceipt, options: VerifyOptions, seal: Seal | None) -> None:

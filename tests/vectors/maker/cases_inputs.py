@@ -289,6 +289,16 @@ def _(run: Run) -> None:
 
 
 @vector(
+    "fixture-of-a-larger-vocabulary",
+    "The fixture is for a vocabulary that the model does not have.",
+    "fixture.vocabulary-mismatch",
+)
+def _(run: Run) -> None:
+    run.set(FIXTURE, "/shape/vocab_size", 512)
+    refixed(run)
+
+
+@vector(
     "fixture-reward-nobody-earned",
     "Rewards changed sides: the wrong answer is rewarded.",
     "fixture.reward-mismatch",

@@ -118,6 +118,17 @@ def _(run: Run) -> None:
     del run.files[GRADIENT]
 
 
+@vector(
+    "receipt-alone-through-a-link",
+    "`verify receipt` where the directory of the files that it names is a link.",
+    "tree.symlink",
+    command=("verify", "receipt", "{run}/receipt.json", "--consistency-only"),
+)
+def _(run: Run) -> None:
+    run.steps["rename"] = {"artifacts": "elsewhere"}
+    run.steps["links"] = {"artifacts": "elsewhere"}
+
+
 # Manifests
 
 
