@@ -67,6 +67,8 @@ def is_placeholder(digest: str) -> bool:
 def because(id: str, cause: Finding, *, pointer: str | None = None) -> Finding:
     """The operator's fault `id`, with the words of the finding that showed it."""
     actual = cause.message if cause.actual is None else f"{cause.message}: {cause.actual}"
+    if cause.id == "schema.invalid" and cause.actual is not None:
+        actual = cause.actual  # that a schema was broken is what `id` says already
     return found(
         id,
         file=cause.file,

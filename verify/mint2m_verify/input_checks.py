@@ -139,6 +139,7 @@ def check_memory(parts: Parts, deployment: Deployment) -> None:
     if parts.profile is None or parts.manifest is None:
         return
     context = parts.profile.context
+    profile_file = "profile" if deployment.profile is None else deployment.profile.path
     # Without a fixture that fits, the profile's own bounds say what the longest one may need.
     longest = (context.max_response_tokens,) * parts.profile.group_size
     shape = FixtureShape(vocab_size=1, prompt_tokens=context.prompt_tokens, response_tokens=longest)
@@ -154,7 +155,7 @@ def check_memory(parts: Parts, deployment: Deployment) -> None:
     if experts % ways:
         fault = found(
             "profile.unsupported",
-            file="profile",
+            file=profile_file,
             pointer="/topology/expert_parallel",
             expected=f"a divisor of the model's {experts} experts",
             actual=str(ways),
@@ -165,7 +166,7 @@ def check_memory(parts: Parts, deployment: Deployment) -> None:
     if limit is not None and total > limit:
         fault = found(
             "memory.does-not-fit",
-            file="profile",
+            file=profile_file,
             pointer="/memory/rank_bytes",
             expected=f"at most {limit} bytes a rank",
             actual=f"{total} bytes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,20 @@ def test_owned_is_what_was_intended_or_created_and_not_absent_with_the_best_know
         journal.write("created", resource("directory", "d"))
         journal.write("absent", resource("directory", "d"))
     assert [(item.name, item.id, item.pid) for item in read(path).owned] == [("a", None, None), ("b", "0b", 5)]
+
+
+def test_a_line_that_does_not_fit_on_the_disk_leaves_the_journal_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ownership.jsonl"
+    write = os.write
+    with open_journal(path) as journal:
+        journal.write("opened")
+        whole = path.read_bytes()
+        monkeypatch.setattr(os, "write", lambda descriptor, raw: write(descriptor, raw[:30]))
+        with pytest.raises(OSError, match=r"ownership\.jsonl"):
+            journal.write("closed", detail="lost")
+        assert path.read_bytes() == whole
+        monkeypatch.undo()
+        journal.write("closed", detail="complete")
+    assert [event.event for event in read(path).events] == ["opened", "closed"]

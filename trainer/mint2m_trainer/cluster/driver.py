@@ -127,13 +127,13 @@ class _Run:
             except Interrupted as stop:
                 interrupt = stop
             finally:
-                ended, remaining = self._take_down(complete=complete)
+                ended, remaining = self._taken_down(complete=complete)
+        hint = f"mint2m cleanup --plan {self._root / layout.PLAN} --ownership {self._journal.path} looks again"
         if interrupt is not None:
             what = f"still there: {', '.join(remaining)}" if remaining else "everything this run owned is absent"
-            hint = f"mint2m cleanup --plan {self._root / layout.PLAN} --ownership {self._journal.path} looks again"
             raise FindingError(found("run.interrupted", stage=self._stage, actual=what, hint=hint)) from interrupt
         if remaining:
-            raise FindingError(found("run.cleanup-incomplete", actual=", ".join(remaining)))
+            raise FindingError(found("run.cleanup-incomplete", actual=", ".join(remaining), hint=hint))
         return ended
 
     def _start(self) -> None:
@@ -197,6 +197,14 @@ class _Run:
             image_digest=plan.deployment.image_digest,
             backend=self._backend,
         )
+
+    def _taken_down(self, *, complete: bool) -> tuple[Ended, tuple[str, ...]]:
+        """`_take_down`, with the way out for an operator whose disk cannot even hold the journal."""
+        try:
+            return self._take_down(complete=complete)
+        except OSError as fault:
+            hint = f"make room, then mint2m cleanup --plan {self._root / layout.PLAN} --ownership {self._journal.path}"
+            raise FindingError(found("tool.io", file=fault.filename, actual=fault.strerror, hint=hint)) from fault
 
     def _take_down(self, *, complete: bool) -> tuple[Ended, tuple[str, ...]]:
         """Ranks leave their groups, actors end, group and coordinator go, Ray stops; returns what stays."""

@@ -8,6 +8,7 @@ its driver lives: two drivers can never share one, and cleanup can tell a dead d
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -142,7 +143,7 @@ class Journal:
         return self._execution_id
 
     def write(self, event: Event, about: OwnedResource | None = None, *, detail: str | None = None) -> None:
-        """Append one event and wait until it is on disk."""
+        """Append one event and wait until it is on disk; raises `OSError` with the journal as it was."""
         line = OwnershipEvent(
             sequence=self._sequence,
             previous_sha256=self._previous,
@@ -153,10 +154,16 @@ class Journal:
             resource=about,
             detail=detail,
         ).encode()
-        written = os.write(self._descriptor, line + b"\n")
-        if written != len(line) + 1:
-            raise OSError(f"journal {self._path}: wrote {written} of {len(line) + 1} bytes")
-        os.fsync(self._descriptor)
+        before = os.fstat(self._descriptor).st_size
+        try:
+            written = os.write(self._descriptor, line + b"\n")
+            if written != len(line) + 1:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._descriptor)
+        except OSError as fault:
+            # Half a line is cut off again: the next one would make it the middle of a journal that nobody can read.
+            os.ftruncate(self._descriptor, before)
+            raise OSError(fault.errno, fault.strerror, str(self._path)) from fault
         self._sequence += 1
         self._previous = sha256_hex(line)
 
