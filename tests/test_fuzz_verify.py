@@ -122,10 +122,12 @@ def outsider(base: str, seed: int, rounds: int, place: Path) -> None:
         # The seal is the one file that a signature does not cover as bytes: half of the rounds are its.
         path = SEAL if draw.random() < 0.5 else draw.choice(small)
         raw = damaged(files[path], draw)
+        if raw == files[path]:
+            continue
         (root / path).write_bytes(raw)
         report = judged(root, base)
         if report.verdict is Verdict.ACCEPTED:
-            assert path == SEAL or raw == files[path], f"round {number} of seed {seed}: {path} was changed and accepted"
+            assert path == SEAL, f"round {number} of seed {seed}: {path} was changed and accepted"
             assert payload(raw) == payload(files[SEAL]), f"round {number} of seed {seed}: another payload was accepted"
         (root / path).write_bytes(files[path])
 
