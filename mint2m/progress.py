@@ -35,10 +35,10 @@ class StageLog:
 
     def stage(self, name: str, text: str) -> None:
         """A stage is over: its bar gives way to its line."""
-        self._lines.append(f"{name:<{_NAME}}{text}")
+        self._lines.append(escape(f"{name:<{_NAME}}{text}"))
         if self._bars is not None:
             self._drop(name)
-            self._bars.console.print(escape(self._lines[-1]), markup=False, highlight=False, soft_wrap=True)
+            self._bars.console.print(self._lines[-1], markup=False, highlight=False, soft_wrap=True)
 
     def advance(self, name: str, done: int, total: int) -> None:
         """Within stage `name`, `done` of `total` units are done."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,14 +57,13 @@ def run_outcome(result: RunResult, lines: Sequence[str], form: Format) -> Outcom
     by = f"{identity[:4]}…{identity[-4:]}"
     made = ("          The key was made for this run: it shows that nothing changed since, not who ran it.",)
     gradient = plan.profile.prefix.gradient
-    directory = escape(str(result.directory))
     closing = (
         "",
-        f"Evidence: {directory}",
+        f"Evidence: {escape(str(result.directory))}",
         f"Proves:   one GRPO update ({gradient} prefix gradient), {plan.deployment.hardware_class}, signed by {by}.",
         *(made if result.signer == "ephemeral" else ()),
         f"Does not: say anything about another model, length or hardware (claim scope {plan.claim_scope}).",
-        f"Check it: mint2m verify run {directory} --key {escape(str(result.public_key))}",
+        f"Check it: mint2m verify run {_word(result.directory)} --key {_word(result.public_key)}",
     )
     return Outcome(text="\n".join((*lines, *closing)), verdict=report.verdict)
 
@@ -76,6 +76,11 @@ def train_outcome(trained: Trained, directory: Path, lines: Sequence[str]) -> Ou
         f"Receipt:  {escape(str(directory / 'receipt.json'))}",
         f"          plan {receipt.plan_sha256}",
         f"          execution {receipt.execution_id}",
-        f"Not yet sealed: mint2m sign tree {escape(str(directory))} --key NAME.key",
+        f"Not yet sealed: mint2m sign tree {_word(directory)} --key NAME.key",
     )
     return Outcome(text="\n".join((*lines, *closing)))
+
+
+def _word(path: Path | None) -> str:
+    """A path as one word of a shell's command line."""
+    return escape(shlex.quote(str(path)))

@@ -62,17 +62,17 @@ def test_a_run_from_any_folder_is_accepted_by_an_auditor_with_the_key(
     profile = profile_file(tmp_path, **changes)
     assert mint2m("keys", "new", "release", cwd=tmp_path).returncode == 0
     done = mint2m(
-        *("run", "--deployment", "local", "--profile", profile, "--output", "out", "--key", "release.key"),
+        *("run", "--deployment", "local", "--profile", profile, "--output", "the run", "--key", "release.key"),
         cwd=tmp_path,
         timeout=400,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == "", "quiet where stderr is no terminal"
-    assert "Check it: mint2m verify run out --key release.pub" in done.stdout
-    report = verify(mint2m, tmp_path / "out", tmp_path / "release.pub")
+    assert "Check it: mint2m verify run 'the run' --key release.pub" in done.stdout
+    report = verify(mint2m, tmp_path / "the run", tmp_path / "release.pub")
     assert report["verdict"] == "accepted", report["findings"]
     assert report["trust"]["mode"] == "managed key"  # type: ignore[index]  # JSON
-    receipt = json.loads((tmp_path / "out" / "receipt.json").read_bytes())
+    receipt = json.loads((tmp_path / "the run" / "receipt.json").read_bytes())
     detached = changes.get("gradient") == "detached"
     assert receipt["prefix_backwards"] == (0 if detached else 4)  # 1,023 tokens in chunks of 256
     assert receipt["optimizer_steps"] == 1
@@ -159,6 +159,15 @@ def test_an_altered_plan_is_refused_before_ray(mint2m: Run, tmp_path: Path, prep
     plan.write_bytes(raw.replace(b'"run_id":"r"', b'"run_id":"s"'))
     assert plan.read_bytes() != raw
     assert "plan.altered" in refused(mint2m, tmp_path, deployment, plan)
+
+
+@pytest.mark.parametrize(("old", "new", "id"), [(b"{", b"{ ", "json.not-canonical"), (b"}", b"", "json.malformed")])
+def test_a_garbled_plan_is_the_operators_input_and_blocks(
+    mint2m: Run, tmp_path: Path, prepared: tuple[Path, Path], old: bytes, new: bytes, id: str
+) -> None:
+    deployment, plan = prepared
+    plan.write_bytes(plan.read_bytes().replace(old, new, 1))
+    assert id in refused(mint2m, tmp_path, deployment, plan)
 
 
 def test_an_altered_deployment_is_refused_before_ray(mint2m: Run, tmp_path: Path, prepared: tuple[Path, Path]) -> None:

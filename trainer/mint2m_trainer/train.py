@@ -9,10 +9,8 @@ from mint2m_trainer.cluster.progress import Watcher
 from mint2m_verify import layout
 from mint2m_verify.doctor import examine_run
 from mint2m_verify.doctor.machine import backend_fault
-from mint2m_verify.documents.plan import Plan
-from mint2m_verify.files import read_once
 from mint2m_verify.finding import FindingError, found
-from mint2m_verify.plan import check_address
+from mint2m_verify.planning import read_plan
 
 
 def train_planned(
@@ -40,10 +38,7 @@ def train_planned(
         raise FindingError(
             found("usage.invalid", expected=f"--ownership DIR/{layout.OWNERSHIP}", actual=str(ownership))
         )
-    if not plan_path.exists():
-        raise FindingError(found("input.missing", file=str(plan_path)))
-    plan = Plan.parse(read_once(plan_path.resolve(), name=str(plan_path)), file=str(plan_path))
-    check_address(plan, file=str(plan_path))
+    plan = read_plan(plan_path)
     if ownership.exists() or ownership.is_symlink():
         raise FindingError(found("ownership.exists", file=str(ownership)))
     examination = examine_run(deployment, profile=profile, output=ownership.parent)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mint2m_verify.deployment_files import Gathered, gather
+from mint2m_verify.deployment_parts import blocking
 from mint2m_verify.documents.plan import Plan
 from mint2m_verify.files import read_once, write_atomic
-from mint2m_verify.finding import FindingError, Report, Requirement, Standing, found
-from mint2m_verify.plan import build_plan
+from mint2m_verify.finding import FindingError, Report, Requirement, Standing, Verdict, found
+from mint2m_verify.plan import build_plan, check_address
 from mint2m_verify.walk import Progress
 
 
@@ -41,6 +42,23 @@ def write_plan(path: Path, plan: Plan) -> None:
             raise FindingError(found("file.exists", file=str(path)))
         return
     write_atomic(path, raw)
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan to be run, whole and at its own address; a fault in it blocks, since it is the operator's own input.
+
+    Raises:
+        FindingError: `input.missing`, `plan.altered`, `file.*`, `json.*` or `schema.invalid`.
+    """
+    if not path.exists():
+        raise FindingError(found("input.missing", file=str(path)))
+    try:
+        plan = Plan.parse(read_once(path.resolve(), name=str(path)), file=str(path))
+    except FindingError as fault:
+        finding = fault.finding
+        raise FindingError(blocking(finding) if finding.verdict is Verdict.FAILED else finding) from fault
+    check_address(plan, file=str(path))
+    return plan
 
 
 def plan_deployment(

@@ -18,9 +18,8 @@ from mint2m_trainer.cluster.ray_session import LOCAL
 from mint2m_verify.doctor.machine import require_trainer
 from mint2m_verify.documents.plan import Plan
 from mint2m_verify.documents.records import OwnedResource
-from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, Report, Requirement, Standing, found
-from mint2m_verify.plan import check_address
+from mint2m_verify.planning import read_plan
 
 _COMMAND = "cleanup"
 
@@ -40,11 +39,9 @@ def cleanup(plan_path: Path, ownership_path: Path) -> Report:
     Raises:
         FindingError: `input.missing`, `plan.altered`, `ownership.*` (its driver may still live).
     """
-    for path in (plan_path, ownership_path):
-        if not path.exists():
-            raise FindingError(found("input.missing", file=str(path)))
-    plan = Plan.parse(read_once(plan_path), file=str(plan_path))
-    check_address(plan, file=str(plan_path))
+    plan = read_plan(plan_path)
+    if not ownership_path.exists():
+        raise FindingError(found("input.missing", file=str(ownership_path)))
     try:
         journal, ledger = Journal.reopen(ownership_path)
     except FindingError as fault:

@@ -8,6 +8,7 @@ failure or an interrupt leaves inputs, plan and journal, and no receipt.
 from __future__ import annotations
 
 import secrets
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ class _Run:
                 interrupt = stop
             finally:
                 ended, remaining = self._taken_down(complete=complete)
-        hint = f"mint2m cleanup --plan {self._root / layout.PLAN} --ownership {self._journal.path} looks again"
+        hint = f"{self._cleanup_command()} looks again"
         if interrupt is not None:
             what = f"still there: {', '.join(remaining)}" if remaining else "everything this run owned is absent"
             raise FindingError(found("run.interrupted", stage=self._stage, actual=what, hint=hint)) from interrupt
@@ -198,12 +199,16 @@ class _Run:
             backend=self._backend,
         )
 
+    def _cleanup_command(self) -> str:
+        plan, journal = shlex.quote(str(self._root / layout.PLAN)), shlex.quote(str(self._journal.path))
+        return f"mint2m cleanup --plan {plan} --ownership {journal}"
+
     def _taken_down(self, *, complete: bool) -> tuple[Ended, tuple[str, ...]]:
         """`_take_down`, with the way out for an operator whose disk cannot even hold the journal."""
         try:
             return self._take_down(complete=complete)
         except OSError as fault:
-            hint = f"make room, then mint2m cleanup --plan {self._root / layout.PLAN} --ownership {self._journal.path}"
+            hint = f"make room, then {self._cleanup_command()}"
             raise FindingError(found("tool.io", file=fault.filename, actual=fault.strerror, hint=hint)) from fault
 
     def _take_down(self, *, complete: bool) -> tuple[Ended, tuple[str, ...]]:
