@@ -135,6 +135,12 @@ def check_fixture(
         policy_sha256=policy_sha256,
         fresh_policy=deployment.document.adapter is None,
     )
+    if deployment.document.adapter is not None and policy_sha256 is None:
+        # Without it nothing says where the update started from, which a fresh adapter's zeros would.
+        pointer, want = "/adapter", layout.ADAPTER_INITIAL
+        yield found(
+            "binding.file-absent", file=layout.DEPLOYMENT, pointer=pointer, expected=want, actual="not in the run"
+        )
     checked, faults = check_bytes(files, expected)
     yield from faults
     if checked is None:

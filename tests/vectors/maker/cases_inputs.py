@@ -256,6 +256,16 @@ def _(run: Run) -> None:
     refixed(run)
 
 
+@vector(
+    "given-adapter-not-here",
+    "The deployment gives an adapter, and the run does not hold it: started from what?",
+    "binding.file-absent",
+)
+def _(run: Run) -> None:
+    run.set(DEPLOYMENT, "/adapter", "policy")
+    run.follow(after="inputs")
+
+
 @vector("fixture-path-not-adjacent", "The fixture's payload lies in a directory below.", "fixture.path-not-adjacent")
 def _(run: Run) -> None:
     run.set(FIXTURE, "/payload/path", "below/payload.json")
