@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
 from mint2m.outcome import Format, Outcome, present
-
-if TYPE_CHECKING:
-    pass
 
 Form: TypeAlias = Annotated[Format, typer.Option("--format", help="text or json.")]
 Key: TypeAlias = Annotated[
