@@ -24,6 +24,9 @@ _STDOUT, _STDERR = 1, 2
 #: What typer makes of a KeyboardInterrupt inside a command; left alone it would look like a command without words.
 _INTERRUPTED = 130
 
+#: With what typer exits where a command meets a broken pipe.
+_TYPER_BROKEN_PIPE = 1
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
@@ -93,9 +96,12 @@ def run(arguments: Sequence[str]) -> Outcome:
         return _fault(fault.finding, words)
     except MemoryError:
         return _fault(found("tool.io", actual="out of memory"), words)
-    except SystemExit:
-        # How typer takes a broken pipe inside a command: with 1, the code of evidence that failed.
-        return _fault(found("tool.io", actual=os.strerror(errno.EPIPE)), words)
+    except SystemExit as fault:
+        # typer leaves with 1, the code of evidence that failed, where a pipe breaks inside a command; a library's
+        # handler of SIGTERM with its number.
+        broken = fault.code == _TYPER_BROKEN_PIPE
+        stopped = found("tool.io", actual=os.strerror(errno.EPIPE)) if broken else found("usage.interrupted")
+        return _fault(stopped, words)
     except OSError as fault:
         if debug:
             traceback.print_exc()

@@ -29,8 +29,12 @@ def list_() -> Outcome:
 def show(name: Annotated[str, typer.Argument(help="Document type, e.g. plan.")]) -> Outcome:
     """Print a schema as published."""
     from mint2m_verify import schema
+    from mint2m_verify.finding import FindingError, found
 
-    return Outcome(text=schema.schema_text(name.removeprefix("mint2m.").removesuffix("/v1")))
+    wanted = name.removeprefix("mint2m.").removesuffix("/v1")
+    if wanted not in schema.names():
+        raise FindingError(found("usage.invalid", expected=f"one of {', '.join(schema.names())}", actual=name))
+    return Outcome(text=schema.schema_text(wanted))
 
 
 def check(

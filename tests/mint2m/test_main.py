@@ -165,7 +165,7 @@ def test_an_interrupted_command_says_so_at_once_and_leaves_nothing_half_written(
         (KeyboardInterrupt(), "usage.interrupted", 2),
         (BrokenPipeError(32, "Broken pipe"), "tool.io", 5),
         (MemoryError(), "tool.io", 5),
-        (SystemExit(0), "tool.io", 5),
+        (SystemExit(0), "usage.interrupted", 2),
     ],
 )
 def test_a_verification_that_did_not_end_is_never_exit_0(
@@ -195,3 +195,12 @@ def test_a_group_without_a_command_shows_its_help_as_lines(mint2m, group: tuple[
     assert done.returncode == 2
     assert done.stdout.splitlines()[0].startswith("Usage: mint2m")
     assert "Commands:" in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    "words", [("schema", "show", "plam"), ("fixture", "check", "nowhere.json"), ("schema", "check", "no")]
+)
+def test_a_name_that_the_caller_got_wrong_blocks_and_fails_no_evidence(mint2m, words: tuple[str, ...]) -> None:
+    done = mint2m(*words)
+    assert done.returncode == 2
+    assert words[-1] in done.stdout

@@ -115,6 +115,8 @@ def load_fixture(path: Path, expected: Expected) -> CheckedFixture:
 
 def check_fixture(path: Path, expected: Expected) -> Report:
     """`mint2m fixture check FILE`: every fault of a fixture and of the two files beside it."""
+    if not path.exists():
+        raise FindingError(found("input.missing", file=str(path)))
     checked: CheckedFixture | None = None
     try:
         checked, findings = check_bytes(read_fixture(path), expected)

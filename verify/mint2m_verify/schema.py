@@ -69,6 +69,8 @@ def check(value: JsonValue, name: str, *, file: str) -> tuple[Finding, ...]:
 def check_file(path: Path) -> Report:
     """`mint2m schema check FILE`: hold one document against the schema that it names, and nothing more."""
     name, findings = str(path), tuple[Finding, ...]()
+    if not path.exists():
+        raise FindingError(found("input.missing", file=name))
     try:
         value = parse(read_once(path), file=name)
         declared = value.get("schema") if isinstance(value, dict) else None

@@ -117,7 +117,8 @@ class _Run:
 
     def through(self) -> Ended:
         """All of it; returns how it ended, or raises what stopped it after everything was taken down."""
-        complete, interrupt = False, None
+        complete = False
+        interrupt: BaseException | None = None
         # Signals only set a flag, and taking down never looks at it: a second Ctrl-C cannot stop the cleanup that the
         # first one began.
         with self._stop.listening(), ray_silenced():
@@ -125,7 +126,8 @@ class _Run:
                 self._start()
                 self._phases()
                 complete = True
-            except Interrupted as stop:
+            except (Interrupted, SystemExit) as stop:
+                # SystemExit is what Ray's own SIGTERM handler raises until ours is back in its place.
                 interrupt = stop
             finally:
                 ended, remaining = self._taken_down(complete=complete)
