@@ -74,7 +74,6 @@ UNREACHED = {
     "tree.changed-while-read": "a race; tests/verify/test_tree.py",
     "tree.empty": "schemas refuse an empty list first; of making a manifest, tests/verify/test_tree.py",
     "verify.not-reached": "a guard: whatever stops a check has a finding of its own",
-    "schema.path-not-nfc": "paths of other documents are compared with fixed ones; manifests say manifest.path-invalid",
     "doctor.option-missing": "of the doctor; tests/verify/test_doctor.py",
     "image-provenance": "of the doctor; tests/verify/test_doctor.py",
     "runtime-identity": "of the doctor; tests/verify/test_doctor.py",

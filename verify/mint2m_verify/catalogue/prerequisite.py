@@ -159,7 +159,7 @@ ENTRIES = (
     _blocked(
         "image-provenance.missing",
         "this hardware class needs image provenance",
-        "The deployment names no readable provenance file.",
+        "The deployment names no readable provenance file. It says how the image that the workers run was built.",
     ),
     _blocked(
         "authorization.missing",
@@ -218,5 +218,9 @@ ENTRIES = (
         "this doctor scope is not available",
         "The validation chain (kernel, nccl, actor, parity, scale) is not part of this version. `run` and `checkout` are.",
     ),
-    _blocked("doctor.option-missing", "this doctor scope needs another option", "Scope `run` needs --deployment."),
+    _blocked(
+        "doctor.option-missing",
+        "this doctor scope needs another option",
+        "Scope `run` examines one deployment and needs --deployment; scope `checkout` examines --root.",
+    ),
 )

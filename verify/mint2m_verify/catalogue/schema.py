@@ -33,10 +33,4 @@ ENTRIES = (
             "A newer tool may know it; `mint2m schema list` shows what this one reads."
         ),
     ),
-    Entry(
-        id="schema.path-not-nfc",
-        verdict=Verdict.FAILED,
-        message="a path is not in Unicode normal form C",
-        explanation="Two spellings of one name could then pass for two files. Paths in evidence are relative POSIX paths in NFC.",
-    ),
 )
