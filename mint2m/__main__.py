@@ -93,6 +93,8 @@ def run(arguments: Sequence[str]) -> Outcome:
     except (click.exceptions.Abort, KeyboardInterrupt):
         return _fault(found("usage.interrupted"), words)
     except FindingError as fault:
+        if debug:
+            traceback.print_exc()  # with the rank's own, where it came from one
         return _fault(fault.finding, words)
     except MemoryError:
         return _fault(found("tool.io", actual="out of memory"), words)

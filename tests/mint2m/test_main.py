@@ -204,3 +204,9 @@ def test_a_name_that_the_caller_got_wrong_blocks_and_fails_no_evidence(mint2m, w
     done = mint2m(*words)
     assert done.returncode == 2
     assert words[-1] in done.stdout
+
+
+def test_sides_that_are_not_there_block_a_comparison(mint2m, tmp_path) -> None:
+    done = mint2m("parity", "compare", tmp_path, tmp_path / "nowhere")
+    assert done.returncode == 2
+    assert "input.missing" in done.stdout

@@ -8,6 +8,7 @@ gradient. `active_clip` takes the rollout's old and reference log-probs, so both
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import socket
@@ -20,6 +21,7 @@ from typing import Any, Literal
 import torch
 import torch.multiprocessing
 
+from mint2m_trainer.cluster.messages import RankError, told_as_rank_error
 from mint2m_trainer.contract.directory import new_directory, write_synced
 from mint2m_trainer.model.policy import family_of
 from mint2m_trainer.optimizer import STANDARD_CONTRACT
@@ -39,9 +41,14 @@ from mint2m_verify.documents.inputs import (
     Topology,
 )
 from mint2m_verify.files import read_once
+from mint2m_verify.finding import FindingError, found
 
 Case = Literal["ratio1", "active_clip"]
 Gradient = Literal["exact", "detached", "conventional"]
+
+
+#: What a rank that stops writes into the run directory: the finding's id, the phase, and its own words.
+_FAULT = "fault-"
 
 
 class ExportError(Exception):
@@ -120,8 +127,19 @@ def read_rollout(path: Path) -> Rollout:
 
 
 def run_local(inputs: RankInputs) -> None:
-    """Run all phases of an update on `inputs.world_size` processes of this machine."""
-    torch.multiprocessing.spawn(_rank, args=(inputs,), nprocs=inputs.world_size, join=True)
+    """Run all phases of an update on `inputs.world_size` local processes; raises `FindingError` (`rank.*`)."""
+    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # it tells of each process that it ends
+    try:
+        torch.multiprocessing.spawn(_rank, args=(inputs,), nprocs=inputs.world_size, join=True)
+    except torch.multiprocessing.ProcessRaisedException as fault:
+        told = sorted(inputs.run_dir.glob(f"{_FAULT}*"), key=lambda path: path.stat().st_mtime_ns)
+        if not told:
+            raise
+        # The first to stop knows why; the others may only have missed it.
+        finding_id, stage, actual = told[0].read_text(encoding="utf-8").split("\n", 2)
+        refused = FindingError(found(finding_id, stage=stage, actual=actual))
+        refused.add_note(str(fault))
+        raise refused from fault
 
 
 def _rank(rank: int, inputs: RankInputs) -> None:
@@ -131,7 +149,12 @@ def _rank(rank: int, inputs: RankInputs) -> None:
     update = Update(replace(inputs, rank=rank))
     try:
         for phase in update.phases:
-            update.run(phase)
+            with told_as_rank_error(rank, phase):
+                update.run(phase)
+    except RankError as fault:
+        words = f"{fault.cause.finding_id}\n{fault.phase}\nrank {rank}: {fault.kind}: {fault.text}"
+        (inputs.run_dir / f"{_FAULT}{rank}").write_text(words, encoding="utf-8")
+        raise
     finally:
         update.close()
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from mint2m_trainer.faults import InputError
 from mint2m_trainer.parity_export import Case, Constants, ExportError, Gradient, oracle_run
 from mint2m_verify.canonical import JsonValue, parse
+from mint2m_verify.deployment_parts import blocking
 from mint2m_verify.files import read_once
-from mint2m_verify.finding import FindingError, found
+from mint2m_verify.finding import FindingError, Verdict, found
 
 _BESIDE = "expected.json"
 _MEMBERS = ("clip_low", "clip_high", "kl_beta", "advantage_eps")
@@ -59,6 +61,13 @@ def export(request: ExportRequest) -> str:
         )
     except FileExistsError as fault:
         raise FindingError(found("file.exists", file=str(request.output))) from fault
+    except FindingError as fault:
+        # A rollout that cannot be read is the caller's own input, not evidence that failed.
+        if fault.finding.id.split(".")[0] in ("json", "schema") and fault.finding.verdict is Verdict.FAILED:
+            raise FindingError(blocking(fault.finding)) from fault
+        raise
+    except InputError as fault:
+        raise FindingError(found("rank.input-refused", actual=str(fault))) from fault
     except ExportError as fault:
         raise FindingError(found("usage.invalid", actual=str(fault))) from fault
     return source

@@ -19,12 +19,19 @@ from mint2m_verify.documents.records import OwnedResource
 #: Seconds between SIGTERM and SIGKILL, and after SIGKILL.
 _GRACE_S = 3.0
 
+#: How often to look for processes that were started while others ended.
+_ROUNDS = 5
+
 
 def settle_local(journal: Journal) -> None:
     """End everything of this execution on this machine and journal the absence of each thing that is gone."""
     owned = read(journal.path).owned
     known = {process for item in owned if (process := process_of(item)) is not None}
     end(known | set(marked(journal.execution_id)), grace_s=_GRACE_S)
+    for _ in range(_ROUNDS):
+        # One that was being ended may have started another: a Ray interrupted while it starts does.
+        if not end(marked(journal.execution_id), grace_s=_GRACE_S) and not marked(journal.execution_id):
+            break
     # Only now, with no process of this execution left, can its actors and its group be gone with certainty: they
     # lived inside a Ray that was this run's alone.
     ray_ended = not marked(journal.execution_id) and not any(alive(process) for process in known)

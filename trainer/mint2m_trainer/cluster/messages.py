@@ -87,6 +87,13 @@ class Cause(enum.StrEnum):
     RESOURCE = "resource"  # memory, disk, a broken connection
     BUG = "bug"  # what only a programming error raises
 
+    @property
+    def finding_id(self) -> str:
+        """What the operator reads."""
+        return {"input": "rank.input-refused", "refused": "rank.failed", "resource": "rank.resource"}.get(
+            self.value, "rank.internal"
+        )
+
 
 #: Exceptions that no input should cause.
 _BUGS = (NameError, TypeError, AttributeError, LookupError, AssertionError, NotImplementedError)

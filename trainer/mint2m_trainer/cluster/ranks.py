@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from mint2m_trainer.cluster.coordinator import Coordinator
 from mint2m_trainer.cluster.journal import Journal, resource
-from mint2m_trainer.cluster.messages import Cause, Hello, PhaseReply, Progress, RankError, RankTask, Rendezvous
+from mint2m_trainer.cluster.messages import Hello, PhaseReply, Progress, RankError, RankTask, Rendezvous
 from mint2m_trainer.cluster.nodes import bundle_resources
 from mint2m_trainer.cluster.process import ProcessId, alive
 from mint2m_trainer.cluster.rank_actor import RankActor
@@ -30,13 +30,6 @@ from mint2m_verify.finding import FindingError, found
 
 #: Seconds between looks at the ranks: an interrupt, a dead rank and a word of progress are noticed this soon.
 _POLL_S = 0.1
-
-_FINDINGS = {
-    Cause.INPUT: "rank.input-refused",
-    Cause.REFUSED: "rank.failed",
-    Cause.RESOURCE: "rank.resource",
-    Cause.BUG: "rank.internal",
-}
 
 #: Environment of every rank. Without the first, torch compiles for 25 s before the first forward on CPU; one thread
 #: a rank, so that two ranks do not fight over cores and results do not depend on a machine's core count.
@@ -282,7 +275,7 @@ def _answer(reference: Any, rank: int, phase: str) -> Any:
         if not isinstance(cause, RankError):
             raise FindingError(found("rank.failed", stage=phase, actual=f"rank {rank}: {cause}")) from fault
         actual = f"rank {rank}: {cause.kind}: {cause.text}"
-        raise RankFailedError(found(_FINDINGS[cause.cause], stage=phase, actual=actual), cause.trace) from fault
+        raise RankFailedError(found(cause.cause.finding_id, stage=phase, actual=actual), cause.trace) from fault
     except RayError as fault:
         actual = f"rank {rank}: {str(fault).splitlines()[0]}"
         raise FindingError(found("rank.died", stage=phase, actual=actual)) from fault

@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mint2m_trainer.faults import InputError
 
-class LoraError(Exception):
+
+class LoraError(InputError):
     """An adapter does not fit the model."""
 
 

@@ -30,6 +30,9 @@ _NORM_EPS = 1e-6
 
 def compare_directories(reference: Path, candidate: Path, thresholds: Thresholds, *, case: str | None) -> Report:
     """`mint2m parity compare REF CAND [--case LABEL]`; unreadable sides are findings too."""
+    for directory in (reference, candidate):
+        if not directory.exists():
+            raise FindingError(found("input.missing", file=str(directory)))
     try:
         return compare(read_side(reference, case=case), read_side(candidate, case=None), thresholds).report()
     except FindingError as fault:
