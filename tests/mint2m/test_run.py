@@ -201,6 +201,18 @@ def test_nothing_is_overwritten(mint2m: Run, tmp_path: Path) -> None:
     assert [path.name for path in out.iterdir()] == ["mine"]
 
 
+@pytest.mark.parametrize(
+    ("words", "id"), [(("--run-id", "a b"), "plan.run-id-invalid"), (("--instance-nonce", ""), "plan.nonce-empty")]
+)
+def test_a_label_that_cannot_be_used_is_refused_before_anything_is_made(
+    mint2m: Run, tmp_path: Path, words: tuple[str, ...], id: str
+) -> None:
+    done = mint2m("run", "--deployment", "local", *words, "--output", tmp_path / "out")
+    assert done.returncode == 2
+    assert id in done.stdout
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_unknown_deployment_is_refused_with_the_names_there_are(mint2m: Run, tmp_path: Path) -> None:
     done = mint2m("run", "--deployment", "lokal", "--output", tmp_path / "out")
     assert done.returncode == 2

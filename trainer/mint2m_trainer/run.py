@@ -25,7 +25,7 @@ from mint2m_verify.documents.inputs import Deployment, RunProfile
 from mint2m_verify.documents.plan import Plan
 from mint2m_verify.files import read_once, write_atomic
 from mint2m_verify.finding import FindingError, Report, found
-from mint2m_verify.plan import build_plan
+from mint2m_verify.plan import build_plan, check_labels
 from mint2m_verify.run import verify_run
 from mint2m_verify.sealing import own_anchor, seal_run
 from mint2m_verify.signing import PrivateKey, key_id, load_private_key, new_private_key, public_key_pem
@@ -78,13 +78,17 @@ def run(request: RunRequest, watcher: Watcher | None = None, *, backend: str = B
     given = (
         None if request.key is None else _Signer(key=load_private_key(request.key), kind="managed", source=request.key)
     )
-    run_id = request.run_id or _run_id(request.deployment)
+    run_id = _run_id(request.deployment) if request.run_id is None else request.run_id
+    nonce = secrets.token_hex(16) if request.instance_nonce is None else request.instance_nonce
+    check_labels(run_id=run_id, instance_nonce=nonce)
     # The driver takes the signals for itself while it owns anything; before and after, they raise.
     with terminated_like_interrupted():
-        return _run(request, run_id, given, watcher, backend)
+        return _run(request, run_id, nonce, given, watcher, backend)
 
 
-def _run(request: RunRequest, run_id: str, given: _Signer | None, watcher: Watcher, backend: str) -> RunResult:
+def _run(
+    request: RunRequest, run_id: str, nonce: str, given: _Signer | None, watcher: Watcher, backend: str
+) -> RunResult:
     deployment, directory = _locate(request, run_id)
     packaged = deployment != Path(request.deployment)
     examination = examine_run(
@@ -98,7 +102,7 @@ def _run(request: RunRequest, run_id: str, given: _Signer | None, watcher: Watch
         return RunResult(report=examination.report(request.deployment), directory=None)
     watcher.stage("doctor", f"{len(examination.doctor.checks)} checks passed")
     signer = given or _deployed_signer(inputs, deployment)
-    plan = build_plan(inputs, run_id=run_id, instance_nonce=request.instance_nonce or secrets.token_hex(16))
+    plan = build_plan(inputs, run_id=run_id, instance_nonce=nonce)
     watcher.stage("plan", plan_text(plan))
     return _through(directory, plan, examination, signer, watcher, backend)
 

@@ -60,11 +60,16 @@ def build_plan(inputs: PlannedInputs, *, run_id: str, instance_nonce: str) -> Pl
     Raises:
         FindingError: `plan.run-id-invalid`, `plan.nonce-empty` or `scope.none`.
     """
+    check_labels(run_id=run_id, instance_nonce=instance_nonce)
+    return plan_of(inputs, run_id=run_id, nonce_sha256=sha256_hex(instance_nonce.encode("utf-8")))
+
+
+def check_labels(*, run_id: str, instance_nonce: str) -> None:
+    """Refuse what cannot be part of a name; raises `FindingError` (`plan.run-id-invalid`, `plan.nonce-empty`)."""
     if _RUN_ID.fullmatch(run_id) is None:
         raise FindingError(found("plan.run-id-invalid", expected="at most 64 of [A-Za-z0-9._-]", actual=run_id))
     if not instance_nonce:
         raise FindingError(found("plan.nonce-empty"))
-    return plan_of(inputs, run_id=run_id, nonce_sha256=sha256_hex(instance_nonce.encode("utf-8")))
 
 
 def plan_of(inputs: PlannedInputs, *, run_id: str, nonce_sha256: str) -> Plan:
