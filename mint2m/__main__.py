@@ -140,7 +140,8 @@ def _wants_json(words: Sequence[str]) -> bool:
 
 def _usage(fault: click.ClickException) -> Finding:
     if isinstance(fault, click.NoSuchOption | click.BadParameter | click.MissingParameter):
-        return found("usage.invalid", actual=fault.format_message())
+        # click breaks lines and indents; a finding's words stand on one.
+        return found("usage.invalid", actual=" ".join(fault.format_message().split()))
     return found("usage.invalid", actual=_suggest(fault))
 
 

@@ -210,3 +210,9 @@ def test_sides_that_are_not_there_block_a_comparison(mint2m, tmp_path) -> None:
     done = mint2m("parity", "compare", tmp_path, tmp_path / "nowhere")
     assert done.returncode == 2
     assert "input.missing" in done.stdout
+
+
+def test_a_missing_option_is_told_on_one_line(mint2m) -> None:
+    done = mint2m("doctor")
+    assert done.returncode == 2
+    assert "Missing option '--scope'. Choose from: checkout, run, validation" in done.stdout

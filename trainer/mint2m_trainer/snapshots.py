@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mint2m_trainer.model.init_tiny import TinyConfigError, init_tiny
 from mint2m_verify.canonical import parse
+from mint2m_verify.deployment_parts import because
 from mint2m_verify.documents.manifests import FileManifest
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import FindingError, found
@@ -17,13 +18,16 @@ def make_tiny(output: Path, *, seed: int, config: Path | None) -> FileManifest:
     """Write the snapshot and return its manifest.
 
     Raises:
-        FindingError: `file.exists`, `input.missing`, `model.config-invalid` or what is wrong with the JSON.
+        FindingError: `file.exists`, `input.missing` or `model.config-invalid`.
     """
     changes = None
     if config is not None:
         if not config.exists():
             raise FindingError(found("input.missing", file=str(config)))
-        value = parse(read_once(config.resolve(), name=str(config)), file=str(config))
+        try:
+            value = parse(read_once(config.resolve(), name=str(config)), file=str(config))
+        except FindingError as fault:
+            raise FindingError(because("model.config-invalid", fault.finding)) from fault
         if not isinstance(value, dict):
             raise FindingError(found("model.config-invalid", file=str(config), expected="an object"))
         changes = value
