@@ -195,7 +195,9 @@ class _Builder:
     def build(self) -> None:
         self.profile = self.edit("profile", self._profile())
         self.write_json("inputs/profile.json", self.profile)
-        model = self.edit("model", {"config.json": b'{"vocab_size":256}', "model-00001-of-00001.safetensors": b"weights" * 9})
+        model = self.edit(
+            "model", {"config.json": b'{"vocab_size":256}', "model-00001-of-00001.safetensors": b"weights" * 9}
+        )
         for name, raw in model.items():
             self.write(f"inputs/model/{name}", raw)
         self.write_json("inputs/model-manifest.json", manifest("model-manifest", self.root / "inputs/model"))
