@@ -5,6 +5,7 @@ The processes are started once for all cases; each writes what it saw, and the t
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,7 @@ def save_on_rank(rank: int, ranks: int, folder: str) -> None:
     optimizer.step()
     files = save_checkpoint(place / "checkpoint", optimizer, IDENTITIES, execution="e1")
     seen: dict[str, Any] = {"files": files, "saved": bits(optimizer)}
+    seen["children"] = [child.name for child in multiprocessing.active_children()]
     again = held(rank, ranks, seed=1)
     seen["again"] = refusal(lambda: save_checkpoint(place / "checkpoint", again, {}, execution="e2"))
 
@@ -187,3 +189,8 @@ def test_a_checkpoint_of_something_else_changes_nothing(place: Path, key: str, r
     for name in ("load-2-0", "load-2-1", "load-1-0"):
         assert seen(place, name)[key].startswith(reason)
         assert seen(place, name)["untouched"]
+
+
+def test_no_process_of_the_writer_outlives_the_save(place: Path) -> None:
+    """megatron keeps one for the next save; a rank that is killed leaves it on the machine for ever."""
+    assert [seen(place, f"save-{rank}")["children"] for rank in range(2)] == [[], []]

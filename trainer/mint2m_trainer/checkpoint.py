@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import mint2m_trainer.compat  # noqa: F401  must come before torch._dynamo and megatron
+from mint2m_trainer.compat import end_checkpoint_writer  # must come before torch._dynamo and megatron
 
 # isort: split
 import torch
@@ -79,7 +79,10 @@ def save_checkpoint(
             "steps": optimizer.steps_taken,
             "identities": dict(identities),
         }
-        _together(lambda: dist_checkpointing.save(state, str(partial)))
+        try:
+            _together(lambda: dist_checkpointing.save(state, str(partial)))
+        finally:
+            end_checkpoint_writer()
         _together((lambda: _publish(partial, final)) if first else None)
     except CheckpointError:
         if first:

@@ -76,6 +76,15 @@ def make_deterministic() -> None:
         torch.set_num_threads(torch.get_num_threads())
 
 
+def end_checkpoint_writer() -> None:
+    """End the process that `dist_checkpointing.save` keeps; a rank that is killed would leave it for ever."""
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+
+    queue, filesystem_async._results_queue = filesystem_async._results_queue, None
+    if queue is not None:
+        queue._manager.shutdown()
+
+
 class CudaLiterals(TorchFunctionMode):
     """Read the literal "cuda" as "cpu" inside megatron's optimizer, which spells it out.
 
