@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mint2m_trainer.cluster.directory import half_written
@@ -44,6 +46,18 @@ CASES = [
 ]
 
 
+def _holders(directory: Path) -> list[str]:
+    """Command lines of all processes that have a file of `directory` open, or name it: whoever they are."""
+    holders = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            opened = [file.path for file in process.open_files()]
+            words = process.cmdline()
+            if any(text.startswith(f"{directory}/") for text in opened) or str(directory) in " ".join(words):
+                holders.append(" ".join(words)[:80])
+    return holders
+
+
 @pytest.mark.parametrize(("phase", "number"), CASES)
 def test_an_interrupted_run_is_cleaned_up_completely(
     phase: str, number: signal.Signals, tmp_path: Path, tiny_profile: Callable[..., Path]
@@ -53,7 +67,9 @@ def test_an_interrupted_run_is_cleaned_up_completely(
     try:
         _wait_for_stall(driver, tmp_path, ranks=1 if phase == "checkpoint" else 2)
         execution_id = read(root / "ownership.jsonl").execution_id
+        directory = ray_directory(execution_id)
         assert len(marked(execution_id)) >= 5, "Ray and its workers should be running"
+        assert any("Agent" in text for text in _holders(directory)), "Ray's agents, whose marker cannot be read"
         os.kill(driver.pid, number)
         text, _ = driver.communicate(timeout=180)
     finally:
@@ -62,6 +78,7 @@ def test_an_interrupted_run_is_cleaned_up_completely(
         assert driver.returncode == 2
         assert "run.interrupted" in text
         assert not marked(execution_id), "after SIGINT the driver cleans up by itself"
+        assert _holders(directory) == []
     else:
         assert driver.returncode == -signal.SIGKILL
 
@@ -69,7 +86,8 @@ def test_an_interrupted_run_is_cleaned_up_completely(
     assert first["exit_code"] == 0, first
     assert first["summary"] == "nothing of this run is left"
     assert not marked(execution_id)
-    assert not ray_directory(execution_id).exists()
+    assert _holders(directory) == []
+    assert not directory.exists()
     assert not list(half_written(root))
     assert read(root / "ownership.jsonl").closed
     assert not read(root / "ownership.jsonl").owned

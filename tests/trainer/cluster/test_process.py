@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 
-from mint2m_trainer.cluster.process import MARKER, ProcessId, alive, end, identify, marked
+from mint2m_trainer.cluster.process import MARKER, ProcessId, alive, end, identify, marked, ray_holders
 
 
 @contextmanager
@@ -81,3 +82,26 @@ def test_the_marker_finds_this_execution_only() -> None:
         assert mine.pid in pids
         assert other.pid not in pids
         assert marked("a" * 63) == (), "a prefix is another value"
+
+
+def test_an_agent_of_ray_is_found_by_the_directory_it_writes_to_and_a_reader_of_its_log_is_not(tmp_path: Path) -> None:
+    # Ray's agents overwrite their environment with their title, so the marker alone would miss them.
+    log = tmp_path / "agent.log"
+    log.touch()
+    program = f"log = open({str(log)!r}); import sys; print('up', flush=True); sys.stdin.read()"
+    started = [
+        subprocess.Popen(
+            [title, "-c", program], executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for title in ("ray::DashboardAgent", "less")
+    ]
+    try:
+        for process in started:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+        assert [process.pid for process in ray_holders(tmp_path)] == [started[0].pid]
+        assert ray_holders(tmp_path / "agent") == ()
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()

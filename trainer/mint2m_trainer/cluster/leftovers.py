@@ -1,8 +1,9 @@
 """What a run on this machine left: its own Ray, its processes, its directory. Needs the journal and /proc, not Ray.
 
-The rule: a process is ended only when the journal names its pid and start tick, or when its environment carries the
-execution's own marker; a directory is removed only when its name is the one that this execution made. Whatever is then
-not there any more is journalled as absent, one line each; nothing else is.
+The rule: a process is ended only when the journal names its pid and start tick, when its environment carries the
+execution's own marker, or when it is of the Ray whose directory this execution made; a directory is removed only when
+its name is the one that this execution made. Whatever is then not there any more is journalled as absent, one line
+each; nothing else is.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import time
 from pathlib import Path
 
 from mint2m_trainer.cluster.journal import Journal, read, resource
-from mint2m_trainer.cluster.process import ProcessId, alive, end, marked
-from mint2m_trainer.cluster.ray_session import ray_directory
+from mint2m_trainer.cluster.process import ProcessId, alive, end
+from mint2m_trainer.cluster.ray_session import processes_of, ray_directory
 from mint2m_verify.documents.records import OwnedResource
 
 #: Seconds between SIGTERM and SIGKILL, and after SIGKILL.
@@ -27,14 +28,14 @@ def settle_local(journal: Journal) -> None:
     """End everything of this execution on this machine and journal the absence of each thing that is gone."""
     owned = read(journal.path).owned
     known = {process for item in owned if (process := process_of(item)) is not None}
-    end(known | set(marked(journal.execution_id)), grace_s=_GRACE_S)
+    end(known | set(processes_of(journal.execution_id)), grace_s=_GRACE_S)
     for _ in range(_ROUNDS):
         # One that was being ended may have started another: a Ray interrupted while it starts does.
-        if not end(marked(journal.execution_id), grace_s=_GRACE_S) and not marked(journal.execution_id):
+        if not end(processes_of(journal.execution_id), grace_s=_GRACE_S) and not processes_of(journal.execution_id):
             break
     # Only now, with no process of this execution left, can its actors and its group be gone with certainty: they
     # lived inside a Ray that was this run's alone.
-    ray_ended = not marked(journal.execution_id) and not any(alive(process) for process in known)
+    ray_ended = not processes_of(journal.execution_id) and not any(alive(process) for process in known)
     for item in owned:
         if item.kind == "directory":
             continue
@@ -60,7 +61,7 @@ def still_there(execution_id: str, owned: tuple[OwnedResource, ...]) -> tuple[Ow
     known = {item.pid for item in here}
     here += [
         resource("process", f"pid {process.pid}", pid=process.pid, start_ticks=process.start_ticks)
-        for process in marked(execution_id)
+        for process in processes_of(execution_id)
         if process.pid not in known
     ]
     directory = ray_directory(execution_id)

@@ -50,8 +50,7 @@ def alive(process: ProcessId) -> bool:
 def marked(execution_id: str) -> tuple[ProcessId, ...]:
     """Every live process whose environment carries this run's marker, by pid.
 
-    Ray changes the command lines of its workers but not their environment. Processes of other users cannot be read
-    and cannot have been started by this run.
+    Processes of other users cannot be read and cannot have been started by this run.
     """
     wanted = f"{MARKER}={execution_id}".encode()
     hits = []
@@ -67,6 +66,39 @@ def marked(execution_id: str) -> tuple[ProcessId, ...]:
             if process is not None:
                 hits.append(process)
     return tuple(sorted(hits))
+
+
+def ray_holders(directory: Path) -> tuple[ProcessId, ...]:
+    """Every live process of a Ray that has a file of `directory` open, by pid.
+
+    Ray's agents write their titles over their own environment, so no marker can be read from them. Both are required,
+    Ray's command line and the open file: whoever reads a log of the run is no process of it.
+    """
+    inside = f"{directory}/"
+    hits = []
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes()
+            if not command.startswith(b"ray::") and b"/ray/" not in command:
+                continue
+            descriptors = list((entry / "fd").iterdir())
+        except OSError:
+            continue
+        if any(_target(descriptor).startswith(inside) for descriptor in descriptors):
+            process = identify(int(entry.name))
+            if process is not None:
+                hits.append(process)
+    return tuple(sorted(hits))
+
+
+def _target(descriptor: Path) -> str:
+    """What an entry of /proc/PID/fd leads to; nothing where it was closed in the meantime."""
+    try:
+        return str(descriptor.readlink())
+    except OSError:
+        return ""
 
 
 def command_name(process: ProcessId) -> str:

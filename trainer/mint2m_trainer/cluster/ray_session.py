@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Literal
 
 from mint2m_trainer.cluster.journal import Journal, resource
-from mint2m_trainer.cluster.process import MARKER, ProcessId, command_name, end, marked
+from mint2m_trainer.cluster.process import MARKER, ProcessId, command_name, end, marked, ray_holders
 from mint2m_verify.documents.plan import Plan
 from mint2m_verify.documents.records import OwnedResource
 from mint2m_verify.finding import FindingError, found
@@ -58,6 +58,11 @@ def ray_directory(execution_id: str) -> Path:
     name = f"{_PREFIX}{execution_id[:16]}"
     place = Path(tempfile.gettempdir()) / name
     return place if len(str(place)) <= _LONGEST_DIRECTORY else Path("/tmp") / name
+
+
+def processes_of(execution_id: str) -> tuple[ProcessId, ...]:
+    """Every live process of this execution: by its marker, or, for Ray's agents, by files of its Ray directory."""
+    return tuple(sorted({*marked(execution_id), *ray_holders(ray_directory(execution_id))}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +132,7 @@ def _start_until(plan: Plan, journal: Journal, directory: Path, check: Callable[
         try:
             return _init(plan, journal, directory)
         except FindingError:
-            end(marked(journal.execution_id), grace_s=_GRACE_S)
+            end(processes_of(journal.execution_id), grace_s=_GRACE_S)
             if time.monotonic() > deadline:
                 raise
 
