@@ -49,7 +49,7 @@ THEIR_WORD = {
     r"|/placement/bundles/\*/resources/\*/(name|amount)",
     # Another deployment, profile, fixture or runtime that gives the same numbers is another run, as sealed as this one.
     "inputs/deployment.json": r"/(sbom|image_provenance|authorization_grant|runtime_identity|output_root|signer)"
-    r"|/signer/\w+|/(profile|fixture)/path|/profile|/model/snapshot",
+    r"|/signer/\w+|/(profile|fixture)/path|/profile|/model/snapshot|/adapter",
     "inputs/profile.json": r"/(name|lora|lora/(seed|families)|context/max_response_tokens|timeouts_s/\w+|memory/\w+)"
     r"|/prefix/(decisions|route)|/model/(dtype|rope_angle_dtype)|/optimizer/(min_lr|eps|distributed_optimizer)"
     r"|/grpo/(clip_low|clip_high|clip_dual|kl_beta|kl_estimator|norm_tokens|ref_source|aggregation)",
@@ -204,6 +204,8 @@ def insider(base: str, seed: int, rounds: int, place: Path) -> None:
         if report.verdict is Verdict.ACCEPTED:
             told = f"{base}, seed {seed}, round {number}: {path} {shown(at)} from {value!r} to {new!r}"[:300]
             assert re.fullmatch(THEIR_WORD[path], shown(at)), told
+            # Where the adapter lay is their word; whether one was given is not.
+            assert shown(at) != "/adapter" or isinstance(new, str), told
 
 
 def read(run: forge.Run, path: str) -> Any:
