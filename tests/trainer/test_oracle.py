@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from mint2m_trainer.parity_export import Constants, ExportError, oracle_run, read_rollout
@@ -95,6 +96,19 @@ def test_an_exact_float32_update_is_the_oracles(
         assert norm(made[name] - due[name] for name in want) <= 1e-4 * norm(due.values())
     for name in want:
         assert np.abs(found["stepped"][name] - right[f"{label}.stepped.{name}"]).max() <= 1e-5, name
+    before = load_file(oracle / "adapter" / "adapter_model.safetensors")
+    for name, gradient in found["gradients"].items():
+        due = torch_step(before[name], gradient * np.float32(report["clip_coefficient"]), settings["optimizer"])
+        assert (np.abs(found["stepped"][name] - due) <= np.spacing(np.abs(due))).all(), f"{name} by more than an ulp"
+
+
+def torch_step(before: np.ndarray, gradient: np.ndarray, settings: dict[str, float]) -> np.ndarray:
+    """One step of torch's own AdamW from zero state, on a clipped gradient."""
+    parameter = torch.nn.Parameter(torch.from_numpy(before.copy()))
+    parameter.grad = torch.from_numpy(gradient)
+    optimizer = torch.optim.AdamW([parameter], lr=settings["lr"], weight_decay=settings["weight_decay"], foreach=False)
+    optimizer.step()
+    return parameter.detach().numpy()
 
 
 def test_a_reference_scored_here_is_the_one_that_the_oracle_recorded(
