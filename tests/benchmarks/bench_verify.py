@@ -3,7 +3,8 @@
     python tests/benchmarks/bench_verify.py [RUN_DIRECTORY PUBLIC_KEY]
 
 Without arguments a run is made first. Both sides are whole processes, measured in turn so that a busy machine slows
-both; the figure is the ratio of medians. Exits 1 past 1.3 times or 200 MB of peak memory.
+both; the figure is the ratio of medians. Two floors are told: `import sigstore`, which loads next to nothing, and
+`import sigstore.verify`, what a verifier of Sigstore bundles needs. Exits 1 past 1.3 times the lower one, or 200 MB.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ PEAK_LIMIT_BYTES = 200 * 10**6
 
 LEAST = """
 import hashlib, os, sys
-import numpy, sigstore, sigstore.verify
+import numpy
+__import__(sys.argv[2])
 for folder, _, names in os.walk(sys.argv[1]):
     for name in names:
         with open(os.path.join(folder, name), "rb") as stream:
@@ -49,20 +51,19 @@ def measure(command: list[str]) -> Cost:
 
 
 def main(run: Path, key: Path) -> int:
-    least = [sys.executable, "-c", LEAST, str(run)]
     verify = [sys.executable, "-m", "mint2m", "verify", "run", str(run), "--key", str(key)]
-    for command in (least, verify):
-        measure(command)  # warm caches on both sides
-    pairs = [(measure(least), measure(verify)) for _ in range(ROUNDS)]
-    floor = statistics.median(pair[0].seconds for pair in pairs)
-    cost = statistics.median(pair[1].seconds for pair in pairs)
-    peak = max(pair[1].peak_bytes for pair in pairs)
+    floors = {name: [sys.executable, "-c", LEAST, str(run), name] for name in ("sigstore", "sigstore.verify")}
+    for command in (verify, *floors.values()):
+        measure(command)  # warm caches on all sides
+    rounds = [(measure(verify), {name: measure(least) for name, least in floors.items()}) for _ in range(ROUNDS)]
+    cost = statistics.median(done.seconds for done, _ in rounds)
+    lowest = {name: statistics.median(each[name].seconds for _, each in rounds) for name in floors}
+    peak = max(done.peak_bytes for done, _ in rounds)
     size = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
-    print(f"files {size / 1e6:.1f} MB; hash and import {floor:.3f} s; verify run {cost:.3f} s")
-    print(
-        f"ratio {cost / floor:.2f} (limit {RATIO_LIMIT}); peak {peak / 1e6:.0f} MB (limit {PEAK_LIMIT_BYTES / 1e6:.0f})"
-    )
-    return 0 if cost <= RATIO_LIMIT * floor and peak <= PEAK_LIMIT_BYTES else 1
+    print(f"files {size / 1e6:.1f} MB; verify run {cost:.3f} s; peak {peak / 1e6:.0f} MB (limit 200)")
+    for name, floor in lowest.items():
+        print(f"hash and import numpy, {name}: {floor:.3f} s; ratio {cost / floor:.2f} (limit {RATIO_LIMIT})")
+    return 0 if cost <= RATIO_LIMIT * min(lowest.values()) and peak <= PEAK_LIMIT_BYTES else 1
 
 
 def fresh_run(folder: Path) -> tuple[Path, Path]:
