@@ -5,13 +5,11 @@ The only broad `except` of the project is here: a bug is exit 70, never a verdic
 
 from __future__ import annotations
 
-import errno
 import io
 import itertools
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 
 import click
@@ -20,12 +18,6 @@ from mint2m.outcome import Format, Outcome, VersionAsked, present
 from mint2m_verify.finding import Finding, FindingError, Report, Verdict, found
 
 _STDOUT, _STDERR = 1, 2
-
-#: What typer makes of a KeyboardInterrupt inside a command; left alone it would look like a command without words.
-_INTERRUPTED = 130
-
-#: With what typer exits where a command meets a broken pipe.
-_TYPER_BROKEN_PIPE = 1
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -79,13 +71,16 @@ def run(arguments: Sequence[str]) -> Outcome:
     # --debug is welcome anywhere on the line, not only before the command.
     words = [word for word in arguments if word != "--debug"]
     try:
-        import typer
-
         from mint2m.app import build
 
-        result = typer.main.get_command(build()).main(args=words, prog_name="mint2m", standalone_mode=False)
+        root = build()
+        # Not through click's own `main`, which would print, and leave with codes of its own.
+        with root.make_context("mint2m", words) as context:
+            result = root.invoke(context)
     except VersionAsked as asked:
         return asked.outcome
+    except click.exceptions.Exit:  # help was shown
+        return Outcome(text="")
     except click.exceptions.NoArgsIsHelpError as fault:
         return Outcome(text=fault.format_message(), verdict=Verdict.BLOCKED)
     except click.ClickException as fault:
@@ -94,36 +89,29 @@ def run(arguments: Sequence[str]) -> Outcome:
         return _fault(found("usage.interrupted"), words)
     except FindingError as fault:
         if debug:
-            traceback.print_exc()  # with the rank's own, where it came from one
+            _print_traceback()  # with the rank's own, where it came from one
         return _fault(fault.finding, words)
     except MemoryError:
         return _fault(found("tool.io", actual="out of memory"), words)
-    except SystemExit as fault:
-        # typer leaves with 1, the code of evidence that failed, where a pipe breaks inside a command; a library's
-        # handler of SIGTERM with its number.
-        broken = fault.code == _TYPER_BROKEN_PIPE
-        stopped = found("tool.io", actual=os.strerror(errno.EPIPE)) if broken else found("usage.interrupted")
-        return _fault(stopped, words)
+    except SystemExit:  # a library's handler of SIGTERM
+        return _fault(found("usage.interrupted"), words)
     except OSError as fault:
         if debug:
-            traceback.print_exc()
+            _print_traceback()
         return _fault(found("tool.io", file=_name(fault.filename), actual=fault.strerror or str(fault)), words)
     except Exception as fault:  # noqa: BLE001 - the one broad catch of the project
         if debug:
-            traceback.print_exc()
+            _print_traceback()
         return _fault(found("tool.internal", actual=f"{type(fault).__name__}: {fault}"), words)
-    return _outcome(result, words)
+    if not isinstance(result, Outcome):
+        return _fault(found("tool.internal", actual=f"the command ended with {result!r}"), words)
+    return result
 
 
-def _outcome(result: object, words: Sequence[str]) -> Outcome:
-    """What the command line framework handed back: an outcome, or the exit code that it would have left with."""
-    if isinstance(result, Outcome):
-        return result
-    if result == _INTERRUPTED:
-        return _fault(found("usage.interrupted"), words)
-    if result == 0 and result is not None:  # help was shown
-        return Outcome(text="")
-    return _fault(found("tool.internal", actual=f"the command ended with {result!r}"), words)
+def _print_traceback() -> None:
+    import traceback  # seldom wanted, and slow to load
+
+    traceback.print_exc()
 
 
 def _fault(finding: Finding, words: Sequence[str]) -> Outcome:

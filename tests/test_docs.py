@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 import pytest
-import typer
 
 from mint2m.app import build
 from mint2m_verify.finding import Verdict
@@ -20,13 +19,16 @@ DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("*/R
 def commands(group: click.Command, name: str = "mint2m") -> Iterator[tuple[str, click.Command]]:
     """Every command of the tree with its whole name."""
     if isinstance(group, click.Group):
-        for word, command in group.commands.items():
+        context = click.Context(group)
+        for word in group.list_commands(context):
+            command = group.get_command(context, word)
+            assert command is not None, word
             yield from commands(command, f"{name} {word}")
     else:
         yield name, group
 
 
-ALL = dict(commands(typer.main.get_command(build())))
+ALL = dict(commands(build()))
 
 
 def test_every_command_says_what_it_proves() -> None:

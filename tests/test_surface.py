@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import typer
 
 from mint2m.app import build
 from mint2m_verify import schema
@@ -24,7 +23,7 @@ PACKAGES = ("mint2m", "mint2m_verify.catalogue", "mint2m_verify.documents", "min
 
 def surface() -> Iterator[str]:
     """One line for each thing that a user can name."""
-    yield from sorted(_commands(typer.main.get_command(build()), "mint2m"))
+    yield from sorted(_commands(build(), "mint2m"))
     yield from sorted(f"finding {entry.id} {int(entry.verdict)}" for entry in entries().values())
     yield from (f"schema mint2m.{name}/v1" for name in schema.names())
     for package in PACKAGES:
@@ -35,7 +34,10 @@ def _commands(command: click.Command, name: str) -> Iterator[str]:
     options = sorted(max(parameter.opts, key=len) for parameter in command.params)
     yield " ".join(["command", name, *options])
     if isinstance(command, click.Group):
-        for word, inner in command.commands.items():
+        context = click.Context(command)
+        for word in command.list_commands(context):
+            inner = command.get_command(context, word)
+            assert inner is not None, word
             yield from _commands(inner, f"{name} {word}")
 
 

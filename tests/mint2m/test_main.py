@@ -11,9 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
 
 from mint2m import __main__ as command_line
+from mint2m.app import COMMANDS, build
 from mint2m_verify import schema
 
 HEAVY = {"torch", "ray", "megatron", "sigstore", "numpy", "jsonschema", "cryptography"}
@@ -29,6 +31,14 @@ def _imported(*arguments: str) -> set[str]:
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def test_each_summary_of_the_help_begins_the_help_of_its_command() -> None:
+    root = build()
+    for command in COMMANDS:
+        built = root.get_command(click.Context(root), command.name)
+        assert built is not None and built.help is not None
+        assert built.help.startswith(command.summary.rstrip(".")), command.name
 
 
 @pytest.mark.parametrize("arguments", [("--version",), ("--help",), ("verify", "--help"), ("run", "--help")])
