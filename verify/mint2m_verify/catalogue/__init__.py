@@ -17,6 +17,7 @@ MODULES = (
     "file",
     "tool",
     "key",
+    "signer",
     "signature",
     "trust",
     "seal",
