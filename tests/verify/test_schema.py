@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -108,3 +109,36 @@ def test_an_unknown_schema_name_is_a_finding() -> None:
     with pytest.raises(FindingError) as caught:
         schema.schema_text("../plan")
     assert caught.value.finding.id == "schema.unknown"
+
+
+def test_schemas_name_no_format_that_is_not_asserted() -> None:
+    texts = [schema.schema_text(name) for name in ALL]
+    assert {name for text in texts for name in re.findall(r'"format": *"([^"]*)"', text)} == {
+        "date-time",
+        "ipv4",
+        "ipv6",
+    }
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "2026-02-30T00:00:00Z",  # no such day
+        "2026-01-01T24:00:00Z",
+        "2026-01-01T23:59:60Z",  # a leap second
+        "2026-01-01 00:00:00Z",
+        "2026-01-01T00:00:00z",
+        "2026-01-01T00:00:00+00:00",
+        "2026-01-01T00:00Z",
+        "\u0662026-01-01T00:00:00Z",
+        "2026-01-01T00:00:00Z\n",
+    ],
+)
+def test_a_time_in_another_form_or_of_no_calendar_is_refused(time: str) -> None:
+    document = {"schema": "mint2m.report/v1", "evaluated_at": time}
+    pointers = {fault.pointer for fault in schema.check(document, "report", file="f")}
+    assert "/evaluated_at" in pointers
+    assert "/evaluated_at" not in {
+        fault.pointer
+        for fault in schema.check(document | {"evaluated_at": "2024-02-29T23:59:59.125Z"}, "report", file="f")
+    }

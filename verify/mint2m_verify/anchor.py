@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,6 +16,7 @@ from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.named_input import read_named
 from mint2m_verify.signing import KEY_LIMIT, PublicKey, parse_public_key
+from mint2m_verify.times import parse_time
 from mint2m_verify.walk import Progress, ReadFile
 
 
@@ -83,7 +83,6 @@ class Expectation:
 
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?Z")
 
 
 def choose(*, key: Path | None, digest: str | None, consistency_only: bool) -> Anchor:
@@ -130,11 +129,7 @@ def time_argument(value: str | None, option: str) -> str | None:
     """A time from the command line, RFC 3339 in UTC; raises `FindingError` (`usage.invalid`)."""
     if value is None:
         return None
-    try:
-        known = _TIME.fullmatch(value) is not None and datetime.fromisoformat(value) is not None
-    except ValueError:  # the form of a time, and no day of the calendar
-        known = False
-    if not known:
+    if parse_time(value) is None:
         raise FindingError(found("usage.invalid", expected=f"{option} like 2026-01-31T12:00:00Z", actual=value))
     return value
 

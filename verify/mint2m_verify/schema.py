@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mint2m_verify.canonical import MAX_SAFE_INTEGER, JsonValue, parse
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, Report, Requirement, Standing, found
+from mint2m_verify.times import parse_time
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -119,6 +120,7 @@ def _faults(value: JsonValue, name: str, *, file: str) -> Iterator[Finding]:
 def _validator(name: str) -> Validator:
     from jsonschema import (
         Draft202012Validator,
+        FormatChecker,
         ValidationError,
     )  # imported late: commands that check no document start faster
     from jsonschema.validators import extend
@@ -140,13 +142,19 @@ def _validator(name: str) -> Validator:
         if isinstance(text, str) and _ending_at_the_end(wanted).search(text) is None:
             yield ValidationError(f"{text[:100]!r} does not match {wanted!r}")
 
+    formats = FormatChecker(formats=("ipv4", "ipv6"))  # with date-time all that our schemas name; a test refuses others
+
+    @formats.checks("date-time")
+    def is_time(text: object) -> bool:
+        return not isinstance(text, str) or parse_time(text) is not None
+
     words = {"items": numbers_first, "uniqueItems": unique, "pattern": pattern}
     types = Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer)
     quick: Any = extend(Draft202012Validator, words, type_checker=types)  # type: ignore[no-untyped-call]  # its stubs
     validator: Validator = quick(
         json.loads(schema_text(name)),
         registry=_registry(),
-        format_checker=Draft202012Validator.FORMAT_CHECKER,
+        format_checker=formats,
     )
     return validator
 
