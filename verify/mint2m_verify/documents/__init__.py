@@ -28,6 +28,7 @@ from mint2m_verify.documents.records import (
     Scores,
     TrainingReceipt,
 )
+from mint2m_verify.documents.trust_policy import TrustPolicy
 
 __all__ = [
     "CheckpointManifest",
@@ -54,4 +55,5 @@ __all__ = [
     "TrainingPayload",
     "TrainingReceipt",
     "TreeEntry",
+    "TrustPolicy",
 ]
