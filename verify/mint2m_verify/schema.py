@@ -16,6 +16,7 @@ from mint2m_verify.finding import Finding, FindingError, Report, Requirement, St
 from mint2m_verify.times import parse_time
 
 if TYPE_CHECKING:
+    from jsonschema import FormatChecker
     from jsonschema.protocols import Validator
     from referencing import Registry
 
@@ -118,11 +119,16 @@ def _faults(value: JsonValue, name: str, *, file: str) -> Iterator[Finding]:
 
 @cache
 def _validator(name: str) -> Validator:
-    from jsonschema import (
-        Draft202012Validator,
-        FormatChecker,
-        ValidationError,
-    )  # imported late: commands that check no document start faster
+    kind, formats = _dialect()
+    validator: Validator = kind(json.loads(schema_text(name)), registry=_registry(), format_checker=formats)
+    return validator
+
+
+@cache
+def _dialect() -> tuple[Any, FormatChecker]:
+    """JSON Schema 2020-12 as it is meant, quick for long lists, with every format that our schemas name."""
+    # Imported late: commands that check no document start faster.
+    from jsonschema import Draft202012Validator, FormatChecker, ValidationError
     from jsonschema.validators import extend
 
     items, unique_items = (Draft202012Validator.VALIDATORS[word] for word in ("items", "uniqueItems"))
@@ -142,7 +148,7 @@ def _validator(name: str) -> Validator:
         if isinstance(text, str) and _ending_at_the_end(wanted).search(text) is None:
             yield ValidationError(f"{text[:100]!r} does not match {wanted!r}")
 
-    formats = FormatChecker(formats=("ipv4", "ipv6"))  # with date-time all that our schemas name; a test refuses others
+    formats = FormatChecker(formats=("ipv4", "ipv6"))
 
     @formats.checks("date-time")
     def is_time(text: object) -> bool:
@@ -150,13 +156,7 @@ def _validator(name: str) -> Validator:
 
     words = {"items": numbers_first, "uniqueItems": unique, "pattern": pattern}
     types = Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer)
-    quick: Any = extend(Draft202012Validator, words, type_checker=types)  # type: ignore[no-untyped-call]  # its stubs
-    validator: Validator = quick(
-        json.loads(schema_text(name)),
-        registry=_registry(),
-        format_checker=formats,
-    )
-    return validator
+    return extend(Draft202012Validator, words, type_checker=types), formats  # type: ignore[no-untyped-call]  # its stubs
 
 
 @cache
