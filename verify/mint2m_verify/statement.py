@@ -30,9 +30,10 @@ SEAL_TYPE = "urn:mint2m:predicate:seal:v1"
 BUNDLE_LIMIT = 32 << 20
 _BUNDLE_LIMITS = Limits(size_bytes=BUNDLE_LIMIT, depth=12, members=1_000_000)
 
-SignerClass = Literal["managed", "ephemeral"]
+#: How the first signature of a seal was made: with a key that is kept, with one made for the run, or by a certificate.
+SignerClass = Literal["managed", "ephemeral", "certificate"]
 
-_SIGNERS: Mapping[str, SignerClass] = {"managed": "managed", "ephemeral": "ephemeral"}
+_SIGNERS: Mapping[str, SignerClass] = {"managed": "managed", "ephemeral": "ephemeral", "certificate": "certificate"}
 _HEX = re.compile(r"[0-9a-f]{64}")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ZERO = "0" * 64
@@ -232,7 +233,7 @@ def path_fault(path: str) -> str | None:
 
 def _signer(value: JsonValue, reader: _Reader) -> SignerClass:
     if not isinstance(value, str) or value not in _SIGNERS:
-        reader.refuse("/predicate/signer", expected="managed or ephemeral", actual=repr(value))
+        reader.refuse("/predicate/signer", expected=" or ".join(_SIGNERS), actual=repr(value))
     return _SIGNERS[value]
 
 

@@ -20,6 +20,7 @@ MODULES = (
     "signer",
     "signature",
     "trust",
+    "policy",
     "seal",
     "tree",
     "manifest",
