@@ -11,10 +11,21 @@ from mint2m_verify.finding import Report, Verdict
 
 
 class Format(enum.StrEnum):
-    """Forms in which every report can be had."""
+    """Forms in which every command answers."""
 
     TEXT = "text"
     JSON = "json"
+
+
+class ReportFormat(enum.StrEnum):
+    """Forms in which a verification answers: for people, for other tools, and for CI systems."""
+
+    TEXT = "text"
+    JSON = "json"
+    SARIF = "sarif"
+    JUNIT = "junit"
+    MARKDOWN = "markdown"
+    GITHUB = "github"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +48,7 @@ class VersionAsked(Exception):  # noqa: N818 - not an error
         self.outcome = outcome
 
 
-def present(report: Report, form: Format) -> Outcome:
+def present(report: Report, form: Format | ReportFormat) -> Outcome:
     """A report in the form asked for; colour only where stdout is a terminal and NO_COLOR is unset."""
     from mint2m_verify.render import render
 
