@@ -64,6 +64,7 @@ UNREACHED = {
     "fixture.placeholder-hash": "of the doctor; tests/verify/test_doctor.py",
     "fixture.unreadable": "of the doctor; tests/verify/test_doctor.py",
     "fixture.reward-rule-unknown": "the schema refuses the rule first; tests/verify/test_rewards.py",
+    "sigstore": "bundles of certificates and logs, made by the test; tests/verify/sigstore_bundle/test_reasons.py",
     "explain": "of `explain`",
     "tool": "a bug, a fault of the machine or a missing extra; tests/mint2m/test_main.py",
     "usage.interrupted": "a person at the keyboard",

@@ -19,6 +19,7 @@ MODULES = (
     "key",
     "signer",
     "signature",
+    "sigstore",
     "trust",
     "policy",
     "seal",
