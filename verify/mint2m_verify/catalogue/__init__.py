@@ -37,6 +37,8 @@ MODULES = (
     "prerequisite",
     "execution",
     "ownership",
+    "bundle",
+    "release",
 )
 
 

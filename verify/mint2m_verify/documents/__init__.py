@@ -28,6 +28,7 @@ from mint2m_verify.documents.records import (
     Scores,
     TrainingReceipt,
 )
+from mint2m_verify.documents.release import Release
 from mint2m_verify.documents.trust_policy import TrustPolicy
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Plan",
     "RankSession",
     "RankSessions",
+    "Release",
     "ResponseScores",
     "Rollout",
     "RunProfile",
