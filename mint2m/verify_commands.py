@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from mint2m.outcome import Format, Outcome, present
+from mint2m.verify_bundle_command import bundle
 
 Form: TypeAlias = Annotated[Format, typer.Option("--format", help="text or json.")]
 Key: TypeAlias = Annotated[
@@ -32,6 +33,7 @@ def register(app: typer.Typer) -> None:
     group.command("receipt")(receipt)
     group.command("checkpoint")(checkpoint)
     group.command("manifest")(manifest)
+    group.command("bundle")(bundle)
     app.add_typer(group, name="verify")
 
 
