@@ -18,7 +18,15 @@ Digest: TypeAlias = Annotated[str | None, typer.Option("--digest", help="Anchor:
 Consistency: TypeAlias = Annotated[
     bool, typer.Option("--consistency-only", help="Ask only whether the evidence agrees with itself.")
 ]
-At: TypeAlias = Annotated[str | None, typer.Option("--at", help="Evaluation time for the report, RFC 3339 with Z.")]
+Policy: TypeAlias = Annotated[
+    Path | None, typer.Option("--policy", help="Anchor: trust policy; see mint2m trust init.")
+]
+TrustedRoot: TypeAlias = Annotated[
+    Path | None, typer.Option("--trusted-root", help="Sigstore root that the policy names: a file, or public-good.")
+]
+At: TypeAlias = Annotated[
+    str | None, typer.Option("--at", help="Evaluation time, RFC 3339 with Z; for a policy now where not given.")
+]
 ExpectPlan: TypeAlias = Annotated[str | None, typer.Option("--expect-plan", help="SHA-256 of the plan it must be of.")]
 ExpectNonce: TypeAlias = Annotated[str | None, typer.Option("--expect-nonce", help="Instance nonce it must be of.")]
 ExpectSeal: TypeAlias = Annotated[str | None, typer.Option("--expect-seal", help="SHA-256 of the seal's payload.")]
@@ -39,6 +47,8 @@ def register(app: typer.Typer) -> None:
 
 def run(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.")],
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
     key: Key = None,
     digest: Digest = None,
     consistency_only: Consistency = False,
@@ -54,7 +64,9 @@ def run(
     from mint2m_verify.anchor import choose, options
     from mint2m_verify.run import verify_run
 
-    anchor = choose(key=key, digest=digest, consistency_only=consistency_only)
+    anchor = choose(
+        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
+    )
     with hash_bar() as progress:
         wanted = options(at, expect_plan, expect_nonce, expect_seal, expect_source, progress)
         return present(verify_run(directory, anchor, wanted), form)
@@ -64,6 +76,8 @@ def receipt(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="receipt.json of a run.")],
     root: Annotated[Path | None, typer.Option("--root", help="Run directory with the files it names.")] = None,
     seal: Seal = None,
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
     key: Key = None,
     digest: Digest = None,
     consistency_only: Consistency = False,
@@ -75,7 +89,9 @@ def receipt(
     from mint2m_verify.anchor import choose, options
     from mint2m_verify.verify_receipt import verify_receipt
 
-    anchor = choose(key=key, digest=digest, consistency_only=consistency_only)
+    anchor = choose(
+        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
+    )
     return present(verify_receipt(file, root, seal, anchor, options(at, expect_plan)), form)
 
 
@@ -83,6 +99,8 @@ def checkpoint(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Checkpoint directory.")],
     manifest: Annotated[Path | None, typer.Option("--manifest", help="Its checkpoint-manifest.")] = None,
     seal: Seal = None,
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
     key: Key = None,
     digest: Digest = None,
     consistency_only: Consistency = False,
@@ -94,7 +112,9 @@ def checkpoint(
     from mint2m_verify.anchor import choose, options
     from mint2m_verify.verify_tree import verify_checkpoint
 
-    anchor = choose(key=key, digest=digest, consistency_only=consistency_only)
+    anchor = choose(
+        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
+    )
     with hash_bar() as progress:
         return present(verify_checkpoint(directory, manifest, seal, anchor, options(at, progress=progress)), form)
 
@@ -103,6 +123,8 @@ def manifest(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file, model or checkpoint manifest.")],
     root: Annotated[Path, typer.Option("--root", help="The directory that it is of.")],
     seal: Seal = None,
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
     key: Key = None,
     digest: Digest = None,
     consistency_only: Consistency = False,
@@ -114,6 +136,8 @@ def manifest(
     from mint2m_verify.anchor import choose, options
     from mint2m_verify.verify_tree import verify_manifest
 
-    anchor = choose(key=key, digest=digest, consistency_only=consistency_only)
+    anchor = choose(
+        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
+    )
     with hash_bar() as progress:
         return present(verify_manifest(file, root, seal, anchor, options(at, progress=progress)), form)

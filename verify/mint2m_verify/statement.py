@@ -175,6 +175,19 @@ def parse_bundle(raw: bytes, *, file: str) -> Envelope:
     )
 
 
+def is_plain(raw: bytes, *, file: str) -> bool:
+    """Whether a bundle claims to be signed by a key and carries nothing that only a trusted root can judge.
+
+    Raises:
+        FindingError: `json.*`.
+    """
+    value = parse(raw, file=file, limits=_BUNDLE_LIMITS)
+    material = value.get("verificationMaterial") if isinstance(value, dict) else None
+    if not isinstance(material, dict):
+        return True  # it is no bundle at all, and the stricter reader says so
+    return "publicKey" in material and not material.get("tlogEntries") and "timestampVerificationData" not in material
+
+
 def parse_statement(payload: bytes, *, file: str) -> SealStatement:
     """The seal's statement; its bytes must be their own RFC 8785 form.
 

@@ -63,11 +63,14 @@ def check_grant(anchor: PolicyAnchor, accepted: Accepted, *, grant: str | None, 
         )
 
 
-def check_version(accepted: Accepted, version: str, *, file: str) -> Iterator[Finding]:
+def check_version(
+    anchor: PolicyAnchor, accepted: Accepted, version: str, *, file: str | None = None
+) -> Iterator[Finding]:
     """A release is at least as new as the rule's minimum; what is no version is older than any."""
     rule = accepted.rule
     if rule is None or rule.minimum_version is None:
         return
     least, have = order_of(rule.minimum_version), order_of(version)
     if least is None or have is None or have < least:
-        yield found("policy.version-too-old", file=file, expected=f"at least {rule.minimum_version}", actual=version)
+        expected = f"at least {rule.minimum_version}, by policy {anchor.document.name}"
+        yield found("policy.version-too-old", file=file, expected=expected, actual=version)

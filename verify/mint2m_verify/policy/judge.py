@@ -15,6 +15,7 @@ from datetime import timedelta
 from mint2m_verify.canonical import Limits, parse
 from mint2m_verify.documents.trust_policy import Rule
 from mint2m_verify.finding import Finding, FindingError, found
+from mint2m_verify.findings import drain
 from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.policy.roles import ARTIFACT, OWN_TYPES, Role, rule_for
 from mint2m_verify.policy.signers import Mode, Stranger, Vote, vote, weakest
@@ -23,25 +24,28 @@ from mint2m_verify.statement import BUNDLE_LIMIT, PAYLOAD_TYPE, STATEMENT_TYPE
 
 _PAYLOAD_LIMITS = Limits(size_bytes=BUNDLE_LIMIT, depth=32, members=2_000_000)
 
-#: What `verify_bundle` says of a key bundle whose hint names none of the keys that it was given.
-_ANOTHER_KEY = "signature.key-mismatch"
+#: What `verify_bundle` says of a key bundle whose hint names none of the keys it was given, or where it was given none.
+_STRANGE_KEY = ({"signature.key-mismatch"}, {"sigstore.key-needed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
     """Whose signatures counted for `role`.
 
-    `signers` are the policy's names, each once; `mode` is that of the weakest, None where none counted. `payload` is
-    the one statement that all bundles carry, None for plain files. `set_aside` says in words which signatures counted
-    for nothing. `met`: the rule's threshold and its age were met; where it is False, findings said why.
+    `signers` are the policy's names, each once, and `files` the bundles that count; `mode` is that of the weakest,
+    None where none counted. `payload` is the one statement that all bundles carry, None for plain files. `set_aside`
+    says in words which signatures counted for nothing. `met`: the rule's threshold and its age were met; where it is
+    False, findings said why.
     """
 
     role: Role
     rule: Rule | None
     signers: tuple[str, ...]
+    files: tuple[str, ...]
     mode: Mode | None
     times: tuple[SignedTime, ...]
     payload: bytes | None
+    logged: bool
     set_aside: tuple[str, ...]
     met: bool
 
@@ -152,9 +156,11 @@ def _count(
         role=role,
         rule=rule,
         signers=tuple(dict.fromkeys(one.signer for one in votes)),
+        files=tuple(one.file for one in votes),
         mode=weakest([one.mode for one in votes]) if votes else None,
         times=tuple(time for one in votes for time in one.times),
         payload=content.payload if isinstance(content, Envelope) else None,
+        logged=any(one.logged for one in votes),
         set_aside=tuple(aside),
         met=met,
     )
@@ -173,17 +179,11 @@ def _look(
     verified = result.verified
     if verified is None or result.findings:
         ids = {fault.id for fault in result.findings}
-        if bundle.material == "public-key" and ids == {_ANOTHER_KEY}:
+        if bundle.material == "public-key" and ids in _STRANGE_KEY:
             return [], Stranger(file=bundle.file, who=f"a key that the policy does not list, hint {bundle.hint}")
         return list(result.findings) or [found("verify.not-reached", file=bundle.file)], None
-    faults = list(_revocations(anchor, verified))
-    deciding = vote(anchor, verified, rule)
-    while True:
-        try:
-            faults.append(next(deciding))
-        except StopIteration as end:
-            outcome: Vote | Stranger = end.value
-            return faults, outcome
+    faults, outcome = drain(vote(anchor, verified, rule))
+    return [*_revocations(anchor, verified), *faults], outcome
 
 
 def _revocations(anchor: PolicyAnchor, verified: Verified) -> Iterator[Finding]:

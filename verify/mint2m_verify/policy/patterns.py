@@ -12,13 +12,6 @@ from urllib.parse import urlsplit
 from mint2m_verify.documents.trust_policy import SigstoreIdentity
 
 
-def matches(pattern: str, text: str) -> bool:
-    """Whether `pattern` names `text`, by code point; case, escapes and normal forms count."""
-    if pattern.endswith("*"):
-        return text.startswith(pattern[:-1])
-    return text == pattern
-
-
 def is_open(identity: SigstoreIdentity) -> bool:
     """Whether more than one (issuer, SAN) pair can match."""
     return identity.san.endswith("*") or identity.issuer.endswith("*")

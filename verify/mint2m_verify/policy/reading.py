@@ -20,7 +20,7 @@ from mint2m_verify.finding import Finding, FindingError, Verdict, found
 from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.policy.soundness import faults
 from mint2m_verify.signing import parse_public_key
-from mint2m_verify.sigstore_bundle.root import TrustRoot
+from mint2m_verify.sigstore_bundle.root import PackagedRoot, TrustRoot, load_root, packaged_root
 from mint2m_verify.times import parse_time
 
 #: A policy that names dozens of signers is a few kilobytes.
@@ -28,7 +28,7 @@ POLICY_LIMIT = 1 << 20
 _LIMITS = Limits(size_bytes=POLICY_LIMIT, depth=8, members=100_000)
 
 #: The root that sigstore ships, where the auditor asks for it by this word.
-PUBLIC_GOOD = "public-good"
+PUBLIC_GOOD: PackagedRoot = "public-good"
 
 
 def read_policy(path: Path, *, trusted_root: Path | None, at: str | None) -> PolicyAnchor:
@@ -173,8 +173,6 @@ def _root(
 
 
 def _brought(place: Path) -> tuple[TrustRoot, tuple[AnchorFile, ...]]:
-    from mint2m_verify.sigstore_bundle import load_root, packaged_root
-
     if str(place) == PUBLIC_GOOD and not place.exists():
         return packaged_root(PUBLIC_GOOD), ()
     root = load_root(place)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypeAlias, assert_never
+from typing import Literal, TypeAlias
 
 from mint2m_verify.documents.trust_policy import ManagedKey, PolicySigner, Rule
 from mint2m_verify.finding import Finding, found
 from mint2m_verify.policy.anchor import PolicyAnchor
-from mint2m_verify.policy.patterns import matches
 from mint2m_verify.policy.soundness import revocation
+from mint2m_verify.sigstore_bundle.identity import matches
 from mint2m_verify.sigstore_bundle.model import CertificateSigner, KeySigner, SignedTime, Verified
 from mint2m_verify.times import parse_time
 
@@ -30,10 +30,12 @@ MODES: tuple[Mode, ...] = ("public-good", "private-root", "managed-key", "self-a
 class Vote:
     """A signature that counts. `distinct` is what thresholds count; `time` is the earliest verified one."""
 
+    file: str
     signer: str
     distinct: tuple[str, ...]
     mode: Mode
     times: tuple[SignedTime, ...]
+    logged: bool
 
     @property
     def time(self) -> datetime | None:
@@ -87,16 +89,29 @@ def vote(anchor: PolicyAnchor, verified: Verified, rule: Rule | None) -> Generat
 
 def _vote(anchor: PolicyAnchor, verified: Verified, signer: PolicySigner) -> Vote:
     who = verified.signer
-    match who:
-        case KeySigner():
-            mode: Mode = "managed-key" if signer.key is None else signer.key.mode
-            return Vote(signer=signer.name, distinct=("key", who.spki_sha256), mode=mode, times=verified.times)
-        case CertificateSigner():
-            root = anchor.named_root
-            mode = "self-asserted" if root is None else root.mode
-            return Vote(signer=signer.name, distinct=("pair", who.issuer, who.san), mode=mode, times=verified.times)
-        case _:
-            assert_never(who)
+    distinct: tuple[str, ...]
+    if isinstance(who, KeySigner):
+        distinct, mode = ("key", who.spki_sha256), _key_mode(signer)
+    else:
+        distinct, mode = ("pair", who.issuer, who.san), _root_mode(anchor)
+    return Vote(
+        file=verified.bundle.file,
+        signer=signer.name,
+        distinct=distinct,
+        mode=mode,
+        times=verified.times,
+        logged=verified.logged,
+    )
+
+
+def _key_mode(signer: PolicySigner) -> Mode:
+    return "self-asserted" if signer.key is None else signer.key.mode
+
+
+def _root_mode(anchor: PolicyAnchor) -> Mode:
+    """What the policy calls the root; a certificate never verifies without one."""
+    root = anchor.named_root
+    return "self-asserted" if root is None else root.mode
 
 
 def _known(anchor: PolicyAnchor, verified: Verified) -> list[PolicySigner]:

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from mint2m_verify.documents.trust_policy import Assertion, PolicySigner, Rule, TrustPolicy
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.policy.patterns import is_open, width_fault
-from mint2m_verify.policy.roles import OWN_TYPES, PLAN_TYPE, RELEASE_TYPE, SEAL_TYPE, role_of
+from mint2m_verify.policy.roles import OWN_TYPES, PLAN_TYPE, RELEASE_TYPE, role_of
 from mint2m_verify.policy.versions import order_of
 from mint2m_verify.signing import key_id, parse_public_key
+from mint2m_verify.statement import SEAL_TYPE
 from mint2m_verify.times import parse_time
 
 #: Which claim scopes a run of a hardware class can have at all.
