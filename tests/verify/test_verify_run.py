@@ -66,7 +66,7 @@ def test_a_run_made_by_torch_and_by_hand_is_accepted(
         Standing.DERIVED,
         Standing.ATTESTED_ONLY,
     }
-    assert report.trust.mode == "managed key"
+    assert report.trust.mode == "managed-key"
 
 
 def test_ed25519_signs_as_well_as_p256(tmp_path: Path, builder: ModuleType) -> None:
