@@ -40,6 +40,7 @@ COMMANDS = (
     _listed("verify", "verify_commands", "Verify evidence offline, from its raw artifacts."),
     _listed("sign", "sign_commands", "Sign evidence."),
     _listed("keys", "keys_commands", "Make and show signing keys."),
+    _listed("trust", "trust_commands", "Write, explain and export what trust rests on."),
     _listed("parity", "parity_commands", "Export and compare the numbers of an update."),
     _listed("model", "model_commands", "Make a tiny model snapshot, or the manifest of one."),
     _listed("fixture", "fixture_commands", "Build and check training fixtures."),
