@@ -9,6 +9,7 @@ import typer
 
 from mint2m.outcome import Format, Outcome, present
 from mint2m.verify_bundle_command import bundle
+from mint2m.verify_signature_command import signature
 
 Form: TypeAlias = Annotated[Format, typer.Option("--format", help="text or json.")]
 Key: TypeAlias = Annotated[
@@ -42,6 +43,7 @@ def register(app: typer.Typer) -> None:
     group.command("checkpoint")(checkpoint)
     group.command("manifest")(manifest)
     group.command("bundle")(bundle)
+    group.command("signature")(signature)
     app.add_typer(group, name="verify")
 
 
