@@ -100,6 +100,10 @@ def receipt(
 def checkpoint(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Checkpoint directory.")],
     manifest: Annotated[Path | None, typer.Option("--manifest", help="Its checkpoint-manifest.")] = None,
+    signature: Annotated[
+        Path | None,
+        typer.Option("--signature", help="An OpenSSF model_signing signature of DIR, for a manifest."),
+    ] = None,
     seal: Seal = None,
     policy: Policy = None,
     trusted_root: TrustedRoot = None,
@@ -112,12 +116,16 @@ def checkpoint(
     """Verify a checkpoint file by file. --digest is of the manifest's root or file."""
     from mint2m.hash_bar import hash_bar
     from mint2m_verify.anchor import choose, options
+    from mint2m_verify.model_signing import verify_model
     from mint2m_verify.verify_tree import verify_checkpoint
 
     anchor = choose(
         policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
     )
     with hash_bar() as progress:
+        if signature is not None:
+            wanted = options(at, progress=progress)
+            return present(verify_model(directory, signature, anchor, wanted, manifest=manifest, seal=seal), form)
         return present(verify_checkpoint(directory, manifest, seal, anchor, options(at, progress=progress)), form)
 
 

@@ -105,7 +105,7 @@ def sign_tree(
 
         if cosign:
             raise FindingError(found("usage.invalid", expected="--cosign or --output", actual="both"))
-        return sign_and_verify(root, signer, output)
+        return sign_and_verify(root, signer, output, key_file=key_file)
     if cosign:
         cosign_run(root, signer)
         return verify_run(root, ConsistencyOnly(), VerifyOptions())

@@ -18,6 +18,7 @@ MODULES = (
     "tool",
     "key",
     "signer",
+    "model_signing",
     "signature",
     "sigstore",
     "trust",
