@@ -24,6 +24,9 @@ from mint2m_verify.sigstore_bundle.root import TrustRoot
 
 def verify_certificate_bundle(bundle: SignedBundle, root: TrustRoot, signed: Signed) -> Result:
     """Everything about a certificate bundle."""
+    unusable = library.root_refusal(root)
+    if unusable is not None:
+        return Result(verified=None, findings=(found("sigstore.root-invalid", file=root.path, actual=unusable.words),))
     findings = [*_check_chain(bundle, root), *_check_entries(bundle, root)]
     read = library.parsed(bundle)
     try:

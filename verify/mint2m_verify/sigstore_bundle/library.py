@@ -49,6 +49,12 @@ class Refusal:
     words: str
 
 
+def root_refusal(root: TrustRoot) -> Refusal | None:
+    """Why the library cannot use a root that was read here; None where it can."""
+    made = _guarded(lambda: _verifier(root, tuple(range(len(root.authorities)))))
+    return made if isinstance(made, Refusal) else None
+
+
 def parsed(bundle: SignedBundle) -> Bundle | Refusal:
     """The bundle as the library reads it."""
     return _guarded(lambda: Bundle.from_json(bundle.raw))

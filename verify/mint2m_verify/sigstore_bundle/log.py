@@ -19,10 +19,7 @@ from mint2m_verify.sigstore_bundle.checkpoint import parse_checkpoint
 from mint2m_verify.sigstore_bundle.entry import TIMED_KINDS
 from mint2m_verify.sigstore_bundle.log_key import signed_by_log
 from mint2m_verify.sigstore_bundle.model import InclusionProof, LogEntry, SignedTime
-from mint2m_verify.sigstore_bundle.root import Log, TrustRoot
-
-#: The last second that `datetime` can hold.
-_LAST_SECOND = 253402300799
+from mint2m_verify.sigstore_bundle.root import TrustRoot
 
 
 def check_form(entry: LogEntry, root: TrustRoot, *, file: str) -> Iterator[Finding]:
@@ -38,10 +35,6 @@ def check_form(entry: LogEntry, root: TrustRoot, *, file: str) -> Iterator[Findi
             actual=f"{entry.kind} {entry.version}, "
             + ("no time" if entry.integrated_time is None else "a time")
             + (", no promise" if entry.promise is None else ", a promise"),
-        )
-    elif entry.integrated_time is not None and entry.integrated_time > _LAST_SECOND:
-        yield found(
-            "sigstore.number-invalid", file=file, pointer=f"{where}/integratedTime", actual=str(entry.integrated_time)
         )
     log = root.log(entry.log_id)
     if log is None:
@@ -165,13 +158,9 @@ def check_window(entry: LogEntry, root: TrustRoot, times: tuple[SignedTime, ...]
 
 def integrated_time(entry: LogEntry) -> SignedTime | None:
     """The time that the log promises, as it stands there: `check_signatures` says whether the log signed it."""
-    if entry.integrated_time is None or entry.promise is None or entry.integrated_time > _LAST_SECOND:
+    if entry.integrated_time is None or entry.promise is None:
         return None
     return SignedTime(time=datetime.fromtimestamp(entry.integrated_time, tz=UTC), source="transparency-log")
-
-
-def log_of(entry: LogEntry, root: TrustRoot) -> Log | None:
-    return root.log(entry.log_id)
 
 
 def _root_of(body: bytes, proof: InclusionProof) -> bytes | None:

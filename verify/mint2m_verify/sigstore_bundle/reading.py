@@ -50,8 +50,9 @@ _VERSIONS: Mapping[str, BundleVersion] = {
     _V03: "0.3",
 }
 _MATERIALS = ("certificate", "x509CertificateChain", "publicKey")
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
-_U63 = 2**63 - 1
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
+_MOST_NUMBER = 2**53 - 1  # beyond it the log's promise, which is over JSON, has no one form
+_LAST_SECOND = 253402300799  # 9999-12-31T23:59:59Z, the end of every calendar here
 
 
 def read_bundle(raw: bytes, *, file: str) -> SignedBundle:
@@ -187,7 +188,7 @@ def _entry(value: JsonValue, where: str, reader: _Reader) -> LogEntry:
         signed = reader.members(entry["inclusionPromise"], inner, {"signedEntryTimestamp"})
         promise = reader.base64(signed["signedEntryTimestamp"], f"{inner}/signedEntryTimestamp")
     log_id = reader.members(entry["logId"], f"{where}/logId", {"keyId"})
-    time = reader.number(entry.get("integratedTime", "0"), f"{where}/integratedTime")
+    time = reader.number(entry.get("integratedTime", "0"), f"{where}/integratedTime", most=_LAST_SECOND)
     return LogEntry(
         log_index=reader.number(entry["logIndex"], f"{where}/logIndex"),
         log_id=reader.base64(log_id["keyId"], f"{where}/logId/keyId"),
@@ -333,12 +334,12 @@ class _Reader:
             )
         return value
 
-    def number(self, value: JsonValue, pointer: str) -> int:
-        if not isinstance(value, str) or _NUMBER.fullmatch(value) is None or int(value) > _U63:
+    def number(self, value: JsonValue, pointer: str, *, most: int = _MOST_NUMBER) -> int:
+        if not isinstance(value, str) or _NUMBER.fullmatch(value) is None or int(value) > most:
             self.refuse(
                 "sigstore.number-invalid",
                 pointer,
-                expected="a string of decimal digits, not negative, below 2^63",
+                expected=f"a string of decimal digits, at most {most}",
                 actual=value if isinstance(value, str) else _kind(value),
             )
         return int(value)

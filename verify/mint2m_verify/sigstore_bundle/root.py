@@ -15,6 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, NoReturn, TypeAlias
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_der_public_key
+
 from mint2m_verify.canonical import JsonValue, Limits, parse, sha256_hex
 from mint2m_verify.finding import FindingError, found
 from mint2m_verify.named_input import read_named
@@ -135,10 +138,41 @@ def parse_root(raw: bytes, *, name: str) -> TrustRoot:
         ct_logs=_logs(root["ctlogs"], "/ctlogs", reader),
         timestamp_authorities=_authorities(root.get("timestampAuthorities", []), "/timestampAuthorities", reader),
     )
-    for found_part, pointer in ((known.authorities, "/certificateAuthorities"), (known.logs, "/tlogs")):
-        if not found_part:
+    for part, pointer in ((known.authorities, "/certificateAuthorities"), (known.logs, "/tlogs")):
+        if not part:
             reader.refuse(pointer, expected="at least one: a root that trusts nothing verifies nothing", actual="none")
+    _check_readable(known, reader)
     return known
+
+
+def _check_readable(root: TrustRoot, reader: _Reader) -> None:
+    """Every certificate and key in the root can be read: what cannot would otherwise surprise a later step."""
+    from cryptography import x509  # slow to load, and only a root needs it
+
+    for part, authorities in (
+        ("certificateAuthorities", root.authorities),
+        ("timestampAuthorities", root.timestamp_authorities),
+    ):
+        for n, authority in enumerate(authorities):
+            for m, raw in enumerate(authority.chain):
+                try:
+                    _ = x509.load_der_x509_certificate(raw).extensions
+                except (
+                    ValueError,
+                    TypeError,
+                    UnsupportedAlgorithm,
+                    x509.InvalidVersion,
+                    x509.DuplicateExtension,
+                ) as fault:
+                    where = f"/{part}/{n}/certChain/certificates/{m}/rawBytes"
+                    reader.refuse(where, expected="a certificate", actual=str(fault))
+    for part, logs in (("tlogs", root.logs), ("ctlogs", root.ct_logs)):
+        for n, log in enumerate(logs):
+            try:
+                load_der_public_key(log.key_der)
+            except (ValueError, UnsupportedAlgorithm) as fault:
+                where = f"/{part}/{n}/publicKey/rawBytes"
+                reader.refuse(where, expected="a public key in DER", actual=str(fault))
 
 
 def _authorities(value: JsonValue, where: str, reader: _Reader) -> tuple[Authority, ...]:
