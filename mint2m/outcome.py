@@ -26,6 +26,7 @@ class ReportFormat(enum.StrEnum):
     JUNIT = "junit"
     MARKDOWN = "markdown"
     GITHUB = "github"
+    HTML = "html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

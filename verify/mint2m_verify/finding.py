@@ -9,8 +9,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from mint2m_verify import __version__
+
+if TYPE_CHECKING:
+    from mint2m_verify.exhibits import Exhibit
 
 
 class Verdict(enum.IntEnum):
@@ -160,6 +164,7 @@ class Report:
     claim_scope: str | None = None
     evaluated_at: str | None = None
     summary: str = ""
+    exhibits: tuple[Exhibit, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

@@ -30,6 +30,7 @@ from mint2m_verify.fixture import FixtureBytes
 from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.recompute.placement import check_placement
 from mint2m_verify.run_documents import RunDocuments
+from mint2m_verify.run_exhibits import run_exhibits
 from mint2m_verify.run_numbers import check_numbers
 from mint2m_verify.seal import Seal, SealFiles, check_predicate, check_subjects, megabytes, read_seal
 from mint2m_verify.tree import check_manifest, compare, relative, root_digest
@@ -68,7 +69,9 @@ def verify_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Report:
     notes += check_numbers(log, documents)
     _expectations(log, documents, options, seal)
     about = About(subject=str(root), command="verify run", not_checked=tuple(notes), digests=_digests(documents))
-    return finish(about, log, anchor, options, seal, vouched)
+    report = finish(about, log, anchor, options, seal, vouched)
+    sessions = None if documents.sessions is None else documents.sessions.document
+    return replace(report, exhibits=run_exhibits(sessions, report.findings))
 
 
 def _seal_files(files: Mapping[str, ReadFile]) -> SealFiles:

@@ -14,6 +14,7 @@ _FORMS = {
     "junit": ("junit", "render_junit"),
     "markdown": ("markdown", "render_markdown"),
     "github": ("github", "render_github"),
+    "html": ("html", "render_html"),
 }
 
 FORMS = ("text", *_FORMS)
