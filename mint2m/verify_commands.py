@@ -7,11 +7,11 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from mint2m.outcome import Format, Outcome, present
+from mint2m.outcome import Outcome, ReportFormat, present
 from mint2m.verify_bundle_command import bundle
 from mint2m.verify_signature_command import signature
 
-Form: TypeAlias = Annotated[Format, typer.Option("--format", help="text or json.")]
+Form: TypeAlias = Annotated[ReportFormat, typer.Option("--format", help="How the report is written.")]
 Key: TypeAlias = Annotated[
     Path | None, typer.Option("--key", help="Anchor: public key (PEM) of who should have signed.")
 ]
@@ -59,7 +59,7 @@ def run(
     expect_nonce: ExpectNonce = None,
     expect_seal: ExpectSeal = None,
     expect_source: ExpectSource = None,
-    form: Form = Format.TEXT,
+    form: Form = ReportFormat.TEXT,
 ) -> Outcome:
     """Verify a run directory: seal, files, plan, ranks, losses, optimizer step. --digest is of the seal's payload."""
     from mint2m.hash_bar import hash_bar
@@ -85,7 +85,7 @@ def receipt(
     consistency_only: Consistency = False,
     at: At = None,
     expect_plan: ExpectPlan = None,
-    form: Form = Format.TEXT,
+    form: Form = ReportFormat.TEXT,
 ) -> Outcome:
     """Verify a receipt, and that the files it names are those at hand. --digest is of the receipt's file."""
     from mint2m_verify.anchor import choose, options
@@ -111,7 +111,7 @@ def checkpoint(
     digest: Digest = None,
     consistency_only: Consistency = False,
     at: At = None,
-    form: Form = Format.TEXT,
+    form: Form = ReportFormat.TEXT,
 ) -> Outcome:
     """Verify a checkpoint file by file. --digest is of the manifest's root or file."""
     from mint2m.hash_bar import hash_bar
@@ -139,7 +139,7 @@ def manifest(
     digest: Digest = None,
     consistency_only: Consistency = False,
     at: At = None,
-    form: Form = Format.TEXT,
+    form: Form = ReportFormat.TEXT,
 ) -> Outcome:
     """Verify a directory against a manifest of any kind. --digest is of the manifest's root or file."""
     from mint2m.hash_bar import hash_bar
