@@ -56,7 +56,8 @@ UNREACHED = {
     "profile": "of the doctor; tests/verify/test_doctor.py",
     "sbom": "of the doctor; tests/verify/test_doctor.py",
     "scope": "of the doctor; tests/verify/test_doctor.py",
-    "signer": "of the doctor; tests/verify/test_doctor.py",
+    "signer": "of the doctor and of signing; tests/verify/test_doctor.py, tests/verify/signers",
+    "model-signature": "bytes the test builds; tests/verify/model_signing",
     "topology": "of the doctor; tests/verify/test_doctor.py",
     "adapter.missing": "of the doctor; tests/verify/test_doctor.py",
     "doctor.scope-unsupported": "of the doctor; tests/verify/test_doctor.py",
@@ -72,6 +73,9 @@ UNREACHED = {
     "file.exists": "of commands that write",
     "file.unwritable": "of commands that write",
     "key.encrypted": "of commands that sign; tests/verify/test_signing.py",
+    "key.not-encrypted": "of commands that sign; tests/verify/signers/test_choose.py",
+    "key.passphrase-empty": "of commands that sign; tests/verify/signers/test_choose.py",
+    "key.passphrase-wrong": "of commands that sign; tests/verify/signers/test_choose.py",
     "tree.changed-while-read": "a race; tests/verify/test_tree.py",
     "tree.empty": "schemas refuse an empty list first; of making a manifest, tests/verify/test_tree.py",
     "verify.not-reached": "a guard: whatever stops a check has a finding of its own",
@@ -123,6 +127,9 @@ def lay_out(case: Case, place: Path) -> Path:
         (root / path).unlink()
         if not any((root / path).parent.iterdir()):
             (root / path).parent.rmdir()
+    beside = VECTORS / case.name / "outside"
+    if beside.is_dir():
+        shutil.copytree(beside, place, dirs_exist_ok=True)
     overlay = VECTORS / case.name / "files"
     if overlay.is_dir():
         shutil.copytree(overlay, root, dirs_exist_ok=True)

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from mint2m_verify.canonical import Limits, parse
 from mint2m_verify.documents.trust_policy import Rule
-from mint2m_verify.finding import Finding, FindingError, found
+from mint2m_verify.finding import Finding, FindingError, Verdict, found
 from mint2m_verify.findings import drain
 from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.policy.roles import ARTIFACT, OWN_TYPES, Role, rule_for
@@ -26,6 +26,9 @@ _PAYLOAD_LIMITS = Limits(size_bytes=BUNDLE_LIMIT, depth=32, members=2_000_000)
 
 #: What `verify_bundle` says of a key bundle whose hint names none of the keys it was given, or where it was given none.
 _STRANGE_KEY = ({"signature.key-mismatch"}, {"sigstore.key-needed"})
+
+#: What it says of a certificate that no authority of the root issued: an honest one may be for other auditors.
+_OTHER_ROOT = "sigstore.chain-untrusted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,17 +131,17 @@ def _count(
         faults, outcome = _look(anchor, bundle, rule, artifact)
         if isinstance(outcome, Stranger):
             strangers.append(outcome)
-        elif isinstance(outcome, Vote) and not faults:
-            votes.append(outcome)
+        elif isinstance(outcome, Vote) and all(fault.verdict is Verdict.INCOMPLETE for fault in faults):
+            votes.append(outcome)  # what is only incomplete is told as that, not as too few signers
         first = first or next(iter(faults), None)
         yield from faults
     have = {one.distinct for one in votes}
     met = rule is not None and len(have) >= max(1, rule.threshold) and first is None
     if rule is not None and len(have) < max(1, rule.threshold):
         for stranger in strangers:
-            unknown = found("policy.signer-unknown", file=stranger.file, actual=stranger.who)
-            first = first or unknown
-            yield unknown
+            reasons = stranger.reasons or (found("policy.signer-unknown", file=stranger.file, actual=stranger.who),)
+            first = first or reasons[0]
+            yield from reasons
         yield found(
             "policy.threshold-not-met",
             file=anchor.path.name,
@@ -181,6 +184,9 @@ def _look(
         ids = {fault.id for fault in result.findings}
         if bundle.material == "public-key" and ids in _STRANGE_KEY:
             return [], Stranger(file=bundle.file, who=f"a key that the policy does not list, hint {bundle.hint}")
+        if _OTHER_ROOT in ids and all(fault.verdict is Verdict.UNTRUSTED for fault in result.findings):
+            who = "a certificate of another root"
+            return [], Stranger(file=bundle.file, who=who, reasons=result.findings)
         return list(result.findings) or [found("verify.not-reached", file=bundle.file)], None
     faults, outcome = drain(vote(anchor, verified, rule))
     return [*_revocations(anchor, verified), *faults], outcome

@@ -44,10 +44,14 @@ class Vote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stranger:
-    """A good signature, or one that nobody here can check, by somebody whom the policy does not know."""
+    """A good signature, or one that nobody here can check, by somebody whom the policy does not know.
+
+    `reasons` say why where that is more than not being known.
+    """
 
     file: str
     who: str
+    reasons: tuple[Finding, ...] = ()
 
 
 def weakest(modes: Sequence[Mode]) -> Mode:

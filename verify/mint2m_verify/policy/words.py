@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mint2m_verify.documents.trust_policy import ManagedKey, PolicySigner, Rule, SigstoreIdentity, TrustPolicy
-from mint2m_verify.policy.roles import ARTIFACT, SEAL_TYPE, role_of
+from mint2m_verify.policy.roles import ARTIFACT, role_of
 from mint2m_verify.policy.soundness import SCOPES_OF_CLASS, assertable, revocation
 from mint2m_verify.render.escape import escape
+from mint2m_verify.statement import SEAL_TYPE
 
 
 def policy_text(policy: TrustPolicy, sha256: str) -> str:
@@ -100,7 +101,7 @@ def _rule(policy: TrustPolicy, rule: Rule) -> Iterator[str]:
     if rule.minimum_version is not None:
         yield f"    of version {escape(rule.minimum_version)} or newer"
     if rule.maximum_age_days is not None:
-        yield f"    signed at most {rule.maximum_age_days} days before; a signature without a verified time has no age (exit 3)"
+        yield f"    signed at most {rule.maximum_age_days} days before; no verified time is no age (exit 3)"
     if rule.requires:
         yield f"    only together with what these rules accept: {_named(rule.requires)}"
 
