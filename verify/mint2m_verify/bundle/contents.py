@@ -51,7 +51,12 @@ def check_contents(signed: Signed, kept: Mapping[str, bytes], blobs: Mapping[str
         project = read_project(kept[layout.SOURCE + PYPROJECT], file=layout.SOURCE + PYPROJECT)
         pins = read_pins(kept[layout.SOURCE + CONSTRAINTS], file=layout.SOURCE + CONSTRAINTS)
     except FindingError as fault:
-        yield fault.finding
+        yield found(
+            "release.source-invalid",
+            file=fault.finding.file,
+            expected=fault.finding.expected,
+            actual=fault.finding.actual,
+        )
         return "unreadable"
     if project.version != version:
         yield found(

@@ -206,9 +206,7 @@ class _Verification:
     def _summary(self, *, anchored: bool) -> str:
         if self._log.findings or self._signed is None:
             genuine = anchored and self._signed is not None and not isinstance(self._anchor, ConsistencyOnly)
-            return (
-                "Your anchor vouches for the signed statement; what is wrong is not what was signed." if genuine else ""
-            )
+            return "The signed statement itself is genuine: your anchor vouches for it." if genuine else ""
         version = self._signed.statement.version
         by = f", signed by {', '.join(map(_short, self._authority.signers))}" if self._authority.signers else ""
         return f"release {version}{by} ({self._authority.mode})"

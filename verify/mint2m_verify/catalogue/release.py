@@ -58,6 +58,12 @@ ENTRIES = (
         "them names another, so the parts were not made together.",
     ),
     _signed(
+        "source-invalid",
+        "the source does not describe the project",
+        "pyproject.toml or constraints.txt in the signed source is malformed, or of another project. What the wheel should hold and\n"
+        "the SBOM should name cannot be known.",
+    ),
+    _signed(
         "sbom-invalid",
         "the SBOM is not about this release",
         "The SBOM is SPDX 2.3 and names this wheel by its SHA-256 and every pinned package of the source's constraints.txt. Here it\n"

@@ -18,7 +18,7 @@ from mint2m_verify.release import layout
 def build_wheel(source: Path, place: Path, *, version: str, epoch: int) -> Path:
     """Build the wheel of `source` into the empty directory `place`; raises `FindingError` (`release.build-failed`)."""
     done = subprocess.run(
-        [sys.executable, "-I", "-m", "hatchling", "build", "--target", "wheel", "--directory", str(place)],
+        [sys.executable, "-I", "-m", "hatchling", "build", "--target", "wheel", "--directory", str(place.resolve())],
         cwd=source,
         env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)},
         capture_output=True,
