@@ -20,6 +20,15 @@ from mint2m_verify.finding import FindingError, found
 from mint2m_verify.named_input import read_named
 from mint2m_verify.signers.signer import SignerKind
 from mint2m_verify.signing import PublicKey
+from mint2m_verify.sigstore_bundle import (
+    Artifact,
+    Envelope,
+    SignedBundle,
+    TrustRoot,
+    parse_root,
+    read_bundle,
+    verify_bundle,
+)
 
 if TYPE_CHECKING:
     from sigstore.models import Bundle, ClientTrustConfig
@@ -47,11 +56,13 @@ def keyless_signer(configuration: Path, *, identity_token: Path | None) -> Keyle
     """
     shown = str(configuration)
     raw = read_named(configuration, limit=_CONFIG_LIMIT)
-    parse(raw, file=shown)
+    document = parse(raw, file=shown)
     from sigstore.models import ClientTrustConfig
 
     trust = _guarded("signer.configuration-invalid", shown, lambda: _usable(ClientTrustConfig.from_json(raw.decode())))
-    signer = KeylessSigner(configuration=shown, trust=trust, identity_token=identity_token)
+    trusted_root = document.get("trustedRoot") if isinstance(document, dict) else None
+    root = parse_root(canonical(trusted_root), name=shown)
+    signer = KeylessSigner(configuration=shown, trust=trust, root=root, identity_token=identity_token)
     signer.raw_token()
     return signer
 
@@ -62,6 +73,7 @@ class KeylessSigner:
 
     configuration: str
     trust: ClientTrustConfig
+    root: TrustRoot
     identity_token: Path | None
     kind: SignerKind = "certificate"
     public_key: PublicKey | None = None
@@ -71,28 +83,20 @@ class KeylessSigner:
 
     def sign_statement(self, payload: bytes) -> bytes:
         from sigstore import dsse
-        from sigstore.verify import Verifier, policy
 
-        def check(bundle: Bundle) -> None:
-            # Whose identity it is, is the caller's to know; what must hold is that it verifies at all.
-            verifier = Verifier(trusted_root=self.trust.trusted_root)
-            _, signed = verifier.verify_dsse(bundle, policy.UnsafeNoOp())
-            if signed != payload:
-                raise ValueError("the bundle is over another payload")
-
-        return self._signed(lambda signer: signer.sign_dsse(dsse.Statement(payload)), check)
+        bundle = self._signed(lambda signer: signer.sign_dsse(dsse.Statement(payload)))
+        content = bundle.content
+        if not isinstance(content, Envelope) or content.payload != payload:
+            raise self._invalid("a bundle over another payload")
+        return self._verified(bundle, artifact=None)
 
     def sign_digest(self, sha256: bytes) -> bytes:
         from sigstore.hashes import Hashed
-        from sigstore.verify import Verifier, policy
         from sigstore_models.common.v1 import HashAlgorithm
 
         hashed = Hashed(algorithm=HashAlgorithm.SHA2_256, digest=sha256)
-
-        def check(bundle: Bundle) -> None:
-            Verifier(trusted_root=self.trust.trusted_root).verify_artifact(hashed, bundle, policy.UnsafeNoOp())
-
-        return self._signed(lambda signer: signer.sign_artifact(hashed), check)
+        bundle = self._signed(lambda signer: signer.sign_artifact(hashed))
+        return self._verified(bundle, artifact=Artifact(name=None, sha256=sha256.hex()))
 
     def sign_artifact(self, raw: bytes) -> bytes:
         return self.sign_digest(hashlib.sha256(raw).digest())
@@ -111,9 +115,8 @@ class KeylessSigner:
             raise FindingError(found("signer.token-missing", file=_shown(self.identity_token)))
         return token
 
-    def _signed(self, sign: Callable[[LibrarySigner], Bundle], check: Callable[[Bundle], None]) -> bytes:
-        """One bundle in RFC 8785 form, signed and then verified from exactly those bytes."""
-        from sigstore.models import Bundle
+    def _signed(self, sign: Callable[[LibrarySigner], Bundle]) -> SignedBundle:
+        """One bundle in RFC 8785 form, read back from exactly the bytes that will be written."""
         from sigstore.oidc import IdentityToken
         from sigstore.sign import SigningContext
 
@@ -126,17 +129,24 @@ class KeylessSigner:
             with SigningContext.from_trust_config(self.trust).signer(token, cache=True) as signer:
                 return sign(signer).to_json().encode()
 
-        bundle = canonical(parse(_guarded("signer.refused", self.configuration, obtain), file=self.configuration))
-        _guarded("signer.result-invalid", self.configuration, lambda: check(Bundle.from_json(bundle)))
-        return bundle
+        raw = canonical(parse(_guarded("signer.refused", self.configuration, obtain), file=self.configuration))
+        return read_bundle(raw, file=self.configuration)
+
+    def _verified(self, bundle: SignedBundle, *, artifact: Artifact | None) -> bytes:
+        """The bundle's bytes, once they verify as an auditor with this root would verify them."""
+        result = verify_bundle(bundle, root=self.root, artifact=artifact)
+        for fault in result.findings:
+            raise self._invalid(f"{fault.id}: {fault.message}") from FindingError(fault)
+        return bundle.raw
+
+    def _invalid(self, why: str) -> FindingError:
+        return FindingError(found("signer.result-invalid", file=self.configuration, actual=why))
 
 
 def _usable(trust: ClientTrustConfig) -> ClientTrustConfig:
     """`trust` itself, once the library has been seen to find in it what it will need."""
     trust.signing_config.get_fulcio()
     trust.signing_config.get_tlogs()
-    if trust.trusted_root is None:
-        raise ValueError("no trusted root")
     return trust
 
 
