@@ -37,7 +37,8 @@ Seal: TypeAlias = Annotated[Path | None, typer.Option("--seal", help="The run's 
 
 def register(app: typer.Typer) -> None:
     """Add the `verify` group."""
-    group = typer.Typer(help="Verify evidence offline, from its raw artifacts.", no_args_is_help=True)
+    group = typer.Typer(help="Verify evidence offline, from its raw artifacts.", invoke_without_command=True)
+    group.callback()(what_is_here)
     group.command("run")(run)
     group.command("receipt")(receipt)
     group.command("checkpoint")(checkpoint)
@@ -45,6 +46,15 @@ def register(app: typer.Typer) -> None:
     group.command("bundle")(bundle)
     group.command("signature")(signature)
     app.add_typer(group, name="verify")
+
+
+def what_is_here(context: typer.Context) -> Outcome | None:
+    """Verify evidence offline, from its raw artifacts; alone: say what is here and what could be verified."""
+    if context.invoked_subcommand is not None:
+        return None
+    from mint2m.survey_text import survey_outcome
+
+    return survey_outcome(Path())
 
 
 def run(

@@ -199,7 +199,7 @@ def test_a_command_without_an_outcome_is_a_bug(monkeypatch: pytest.MonkeyPatch) 
     assert outcome.verdict == 70
 
 
-@pytest.mark.parametrize("group", [(), ("keys",), ("verify",)])
+@pytest.mark.parametrize("group", [(), ("keys",), ("sign",)])
 def test_a_group_without_a_command_shows_its_help_as_lines(mint2m, group: tuple[str, ...]) -> None:
     done = mint2m(*group)
     assert done.returncode == 2
