@@ -71,6 +71,10 @@ def run(arguments: Sequence[str]) -> Outcome:
     # --debug is welcome anywhere on the line, not only before the command.
     words = [word for word in arguments if word != "--debug"]
     try:
+        if instruction := os.environ.get("_MINT2M_COMPLETE"):
+            from mint2m.completion import answer
+
+            return answer(instruction)
         from mint2m.app import build
 
         root = build()

@@ -47,6 +47,7 @@ COMMANDS = (
     _listed("schema", "schema_commands", "List, show and apply the JSON Schemas of all documents."),
     _listed("release", "release_commands", "Make releases, and say what stands in their way."),
     _listed("explain", "explain_command", "Say what a finding means, what follows from it and what to do."),
+    _listed("completion", "completion_command", "Print a shell's completion script"),
 )
 
 
