@@ -18,9 +18,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mint2m_verify.canonical import parse
-from mint2m_verify.files import read_once, sync_directory
+from mint2m_verify.files import sync_directory
 from mint2m_verify.finding import FindingError, found
-from mint2m_verify.named_input import resolve_named
+from mint2m_verify.named_input import read_named, resolve_named
 from mint2m_verify.signers.private_authority import CertificateAuthority
 from mint2m_verify.signers.private_log import LeavesOnDisk, TransparencyLog
 from mint2m_verify.signers.private_root import PrivateRoot
@@ -77,7 +77,7 @@ def load_private_root(directory: Path) -> PrivateRoot:
             are not those of its `trusted_root.json`.
     """
     place = resolve_named(directory)
-    raw = read_once(place / TRUSTED_ROOT, name=str(directory / TRUSTED_ROOT))
+    raw = read_named(place / TRUSTED_ROOT, name=str(directory / TRUSTED_ROOT))
     document: Any = parse(raw, file=str(directory / TRUSTED_ROOT), canonical_form=True)
     shown = str(directory)
     (ca,) = _certificates(document, "certificateAuthorities", 1, file=shown)
