@@ -185,8 +185,9 @@ def _look(
         if bundle.material == "public-key" and ids in _STRANGE_KEY:
             return [], Stranger(file=bundle.file, who=f"a key that the policy does not list, hint {bundle.hint}")
         if _OTHER_ROOT in ids and all(fault.verdict is Verdict.UNTRUSTED for fault in result.findings):
-            who = "a certificate of another root"
-            return [], Stranger(file=bundle.file, who=who, reasons=result.findings)
+            cause = next(fault for fault in result.findings if fault.id == _OTHER_ROOT)
+            follow = (fault.following(cause) for fault in result.findings if fault.id != _OTHER_ROOT)
+            return [], Stranger(file=bundle.file, who="a certificate of another root", reasons=(cause, *follow))
         return list(result.findings) or [found("verify.not-reached", file=bundle.file)], None
     faults, outcome = drain(vote(anchor, verified, rule))
     return [*_revocations(anchor, verified), *faults], outcome
