@@ -41,6 +41,7 @@ _DETAILS: Mapping[str, tuple[str, str]] = {
 UNREADABLE = (
     ValueError,
     TypeError,
+    KeyError,
     OverflowError,
     UnsupportedAlgorithm,
     x509.InvalidVersion,
@@ -77,6 +78,8 @@ def read(certificate: x509.Certificate, bundle: SignedBundle) -> Facts:
     try:
         extensions = certificate.extensions
         key = certificate.public_key()
+        # Names and times are parsed where they are asked for: here, so that no later step meets what cannot be read.
+        _ = (certificate.issuer, certificate.not_valid_before_utc, certificate.not_valid_after_utc)
     except UNREADABLE as fault:
         raise _invalid(bundle, str(fault)) from fault
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in _DETAILS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -17,6 +18,7 @@ from rfc3161_client import TimeStampResponse, VerifierBuilder, decode_timestamp_
 from rfc3161_client import VerificationError as TokenRefused
 
 from mint2m_verify.finding import Finding, found
+from mint2m_verify.sigstore_bundle.certificate import UNREADABLE
 from mint2m_verify.sigstore_bundle.model import SignedTime
 from mint2m_verify.sigstore_bundle.root import Authority, TrustRoot
 
@@ -42,14 +44,10 @@ def verified_times(
 
 
 def _judge(token: bytes, signature: bytes, root: TrustRoot, *, file: str, pointer: str) -> Finding | SignedTime:
-    response = _decoded(token)
-    if response is None:
+    read = _read(token)
+    if read is None:
         return found("sigstore.timestamp-malformed", file=file, pointer=pointer, expected="a TimeStampResp in DER")
-    info = response.tst_info
-    time = info.gen_time.replace(tzinfo=UTC) if info.gen_time.tzinfo is None else info.gen_time.astimezone(UTC)
-    shown = time.isoformat().replace("+00:00", "Z")
-    name = _HASHES.get(info.message_imprint.hash_algorithm.dotted_string)
-    if name is None or info.message_imprint.message != hashlib.new(name, signature).digest():
+    if read.imprint != hashlib.new(read.algorithm, signature).digest():
         return found(
             "sigstore.timestamp-mismatch", file=file, pointer=pointer, expected="a timestamp over this signature"
         )
@@ -61,28 +59,29 @@ def _judge(token: bytes, signature: bytes, root: TrustRoot, *, file: str, pointe
             expected="a timestamp authority in the trusted root",
             actual="none",
         )
-    signing = [authority for authority in root.timestamp_authorities if _signed_by(response, authority, time)]
+    signing = [authority for authority in root.timestamp_authorities if _signed_by(read, authority)]
     if not signing:
-        return _why_not(response, root, time, file=file, pointer=pointer)
-    if not any(authority.window.holds(time) for authority in signing):
+        return _why_not(read, root, file=file, pointer=pointer)
+    if not any(authority.window.holds(read.time) for authority in signing):
         windows = " or ".join(f"{authority.name} within {authority.window}" for authority in signing)
-        return found("sigstore.timestamp-outside-window", file=file, pointer=pointer, expected=windows, actual=shown)
-    return SignedTime(time=time, source="timestamp-authority")
+        return found(
+            "sigstore.timestamp-outside-window", file=file, pointer=pointer, expected=windows, actual=_shown(read.time)
+        )
+    return SignedTime(time=read.time, source="timestamp-authority")
 
 
-def _why_not(response: TimeStampResponse, root: TrustRoot, time: datetime, *, file: str, pointer: str) -> Finding:
+def _why_not(read: _Token, root: TrustRoot, *, file: str, pointer: str) -> Finding:
     """A token of an authority whose certificates had expired, or of nobody that the root names."""
     for authority in root.timestamp_authorities:
         chain = _chain(authority)
-        named = _names(response, chain[0])
-        expired = [c for c in chain if not c.not_valid_before_utc <= time <= c.not_valid_after_utc]
-        if named and expired:
+        expired = [c for c in chain if not c.not_valid_before_utc <= read.time <= c.not_valid_after_utc]
+        if read.signer == (chain[0].issuer, chain[0].serial_number) and expired:
             return found(
                 "sigstore.timestamp-certificate-expired",
                 file=file,
                 pointer=pointer,
-                expected=f"not after {expired[0].not_valid_after_utc.isoformat().replace('+00:00', 'Z')}",
-                actual=time.isoformat().replace("+00:00", "Z"),
+                expected=f"not after {_shown(expired[0].not_valid_after_utc)}",
+                actual=_shown(read.time),
             )
     return found(
         "sigstore.timestamp-untrusted",
@@ -93,35 +92,53 @@ def _why_not(response: TimeStampResponse, root: TrustRoot, time: datetime, *, fi
     )
 
 
-def _decoded(token: bytes) -> TimeStampResponse | None:
-    """The response in `token`, where it is one that was granted and holds a token."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Token:
+    """What a granted response says. `imprint` is the digest that it is over, `signer` the certificate that it names."""
+
+    response: TimeStampResponse
+    time: datetime
+    algorithm: str
+    imprint: bytes
+    signer: tuple[x509.Name, int]
+
+
+def _read(token: bytes) -> _Token | None:
+    """The response in `token`, where it was granted and everything in it can be read; None otherwise."""
     try:
         response = decode_timestamp_response(token)
-        whole = response.status == 0 and response.as_bytes() == token
-        return response if whole and response.tst_info is not None else None
-    except (ValueError, TypeError, OverflowError):
+        info, data = response.tst_info, response.signed_data
+        signers = list(data.signer_infos)
+        # Nobody signs the version numbers, so they are held to the ones that RFC 3161 tokens have.
+        if response.status != 0 or response.as_bytes() != token or len(signers) != 1:
+            return None
+        if (data.version, signers[0].version) != (3, 1):
+            return None
+        time = info.gen_time
+        return _Token(
+            response=response,
+            time=time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC),
+            algorithm=_HASHES[info.message_imprint.hash_algorithm.dotted_string],
+            imprint=info.message_imprint.message,
+            signer=(signers[0].issuer, signers[0].serial_number),
+        )
+    except UNREADABLE:
         return None
 
 
-def _names(response: TimeStampResponse, certificate: x509.Certificate) -> bool:
-    """Whether the token says that this certificate's key signed it."""
-    infos = list(response.signed_data.signer_infos)
-    return len(infos) == 1 and (infos[0].issuer, infos[0].serial_number) == (
-        certificate.issuer,
-        certificate.serial_number,
-    )
-
-
-def _signed_by(response: TimeStampResponse, authority: Authority, time: datetime) -> bool:
+def _signed_by(read: _Token, authority: Authority) -> bool:
     chain = _chain(authority)
-    if len(chain) < 2 or not _names(response, chain[0]):
+    if len(chain) < 2 or read.signer != (chain[0].issuer, chain[0].serial_number):
         return False
     builder = VerifierBuilder(tsa_certificate=chain[0], intermediates=list(chain[1:-1]), roots=[chain[-1]])
-    imprint = response.tst_info.message_imprint
     try:
-        return builder.build().verify(response, imprint.message)
-    except (TokenRefused, ValueError, TypeError):
+        return builder.build().verify(read.response, read.imprint)
+    except (TokenRefused, *UNREADABLE):
         return False
+
+
+def _shown(time: datetime) -> str:
+    return time.isoformat().replace("+00:00", "Z")
 
 
 @lru_cache(maxsize=64)

@@ -7,11 +7,12 @@ second certificate) is verified too wherever a root is given, since somebody may
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 from mint2m_verify.finding import found
 from mint2m_verify.signing import PublicKey
-from mint2m_verify.sigstore_bundle.content import read_content
+from mint2m_verify.sigstore_bundle.content import Signed, read_content
 from mint2m_verify.sigstore_bundle.model import Artifact, Result, SignedBundle
 from mint2m_verify.sigstore_bundle.root import TrustRoot
 
@@ -33,6 +34,19 @@ def verify_bundle(
             the bundle itself states.
     """
     signed = read_content(bundle, artifact)
+    with warnings.catch_warnings():
+        # cryptography warns on stderr of odd certificates, which whoever made the bundle would then write there.
+        warnings.simplefilter("ignore")
+        return _verify(bundle, root, keys, artifact, signed)
+
+
+def _verify(
+    bundle: SignedBundle,
+    root: TrustRoot | None,
+    keys: Sequence[PublicKey],
+    artifact: Artifact | None,
+    signed: Signed,
+) -> Result:
     if bundle.material == "public-key":
         from mint2m_verify.sigstore_bundle.key_bundle import verify_key_bundle
 
