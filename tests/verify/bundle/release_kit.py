@@ -92,7 +92,7 @@ def small_source(place: Path, files: Mapping[str, bytes] | None = None) -> Path:
 
 
 def commit(place: Path) -> None:
-    git(place, "commit", "-q", "-a", "--allow-empty", "-m", "a commit")
+    git(place, "commit", "-q", "--allow-empty", "-m", "a commit")
 
 
 def git(place: Path, *words: str) -> str:

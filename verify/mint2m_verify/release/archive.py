@@ -94,7 +94,10 @@ def write_archive(bundle: Bundle, signatures: Sequence[bytes], write: Callable[[
 
 def _pieces(file: Path) -> Iterator[bytes]:
     # Not through a link, and not waiting for a pipe's writer: a receipt's directory is somebody else's.
-    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            yield piece
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as stream:
+            while piece := stream.read(_PIECE_BYTES):
+                yield piece
+    except OSError as fault:
+        raise FindingError(found("file.unreadable", file=str(file), actual=fault.strerror)) from fault
