@@ -34,6 +34,7 @@ NOT_CASES = {"bases", "maker", KEYS.name, "__pycache__"}
 #: Findings that cannot be provoked by evidence in a directory, by id or by noun, each with its reason.
 UNREACHED = {
     "parity": "of `parity compare`; tests/verify/test_parity.py",
+    "diff": "of `evidence diff`; tests/verify/test_evidence_diff.py",
     "memory": "of planning; tests/verify/test_memory_plan.py",
     "plan.altered": "of training; tests/mint2m/test_run.py",
     "plan.inputs-changed": "of training; tests/mint2m/test_run.py",

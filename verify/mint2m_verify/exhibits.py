@@ -7,6 +7,7 @@ evidence's own account, drawn as it was found, and a renderer that has no room f
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -102,6 +103,10 @@ class Timeline:
     @property
     def ranks(self) -> tuple[int, ...]:
         return tuple(sorted({bar.rank for bar in self.bars}))
+
+    def slowest(self) -> Mapping[str, float]:
+        """Seconds of each phase on the rank that took longest, in order of first appearance."""
+        return {phase: max(bar.seconds for bar in self.bars if bar.phase == phase) for phase in self.phases}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

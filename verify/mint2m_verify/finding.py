@@ -153,7 +153,10 @@ class Trust:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """Everything a command established, including what it did not look at."""
+    """Everything a command established, including what it did not look at.
+
+    `comparison`: the rows are what was asked for, and are shown whatever the verdict.
+    """
 
     subject: str
     command: str
@@ -165,6 +168,7 @@ class Report:
     evaluated_at: str | None = None
     summary: str = ""
     exhibits: tuple[Exhibit, ...] = ()
+    comparison: bool = False
 
     @property
     def verdict(self) -> Verdict:

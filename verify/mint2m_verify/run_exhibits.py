@@ -38,12 +38,14 @@ def run_exhibits(sessions: RankSessions | None, findings: Sequence[Finding]) -> 
     """What can be shown of a run; `sessions` is None where the records could not be read."""
     shown: list[Exhibit] = [_chain(findings)]
     if sessions is not None:
-        shown += [_placement(sessions), _timeline(sessions), *_measures(sessions)]
+        shown += [_placement(sessions), timeline_of(sessions), *_measures(sessions)]
     return tuple(shown)
 
 
 def _chain(findings: Sequence[Finding]) -> Chain:
-    return Chain(title="What binds what", links=tuple(_link(*link, findings) for link in _LINKS))
+    return Chain(
+        title="What binds what", links=tuple(_link(name, places, note, findings) for name, places, note in _LINKS)
+    )
 
 
 def _link(name: str, places: tuple[str, ...], note: str, findings: Sequence[Finding]) -> Link:
@@ -72,7 +74,8 @@ def _placement(sessions: RankSessions) -> Placement:
     )
 
 
-def _timeline(sessions: RankSessions) -> Timeline:
+def timeline_of(sessions: RankSessions) -> Timeline:
+    """Phases of all ranks in seconds since the first began; a time that cannot be read is left out."""
     spans = [
         (session.rank, record.phase, parse_time(record.started_at), parse_time(record.ended_at))
         for session in sessions.ranks
@@ -96,8 +99,8 @@ def _timeline(sessions: RankSessions) -> Timeline:
 
 def _measures(sessions: RankSessions) -> Iterator[Measures]:
     """The slowest rank's time and the largest rank's memory, by phase."""
-    bars = _timeline(sessions)
-    slowest = {phase: max(bar.seconds for bar in bars.bars if bar.phase == phase) for phase in bars.phases}
+    bars = timeline_of(sessions)
+    slowest = bars.slowest()
     if slowest:
         yield Measures(
             title="Time by phase",

@@ -34,6 +34,7 @@ MODULES = (
     "explain",
     "fixture",
     "parity",
+    "diff",
     "memory",
     "prerequisite",
     "execution",

@@ -78,6 +78,9 @@ def _refused(report: Report, *, colour: bool) -> Iterator[str]:
     if len(roots) > _SHOWN:
         yield f"… and {len(roots) - _SHOWN} more; --format json lists all"
         yield ""
+    if report.comparison:
+        yield from _table(report.requirements)
+        yield ""
     yield from _closing(report)
 
 
