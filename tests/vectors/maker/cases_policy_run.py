@@ -7,7 +7,7 @@ from collections.abc import Callable
 import rfc8785
 
 from maker.case import vector
-from maker.forge import DEPLOYMENT, SEAL, Run, bundle, key_digest, load_key, sha256
+from maker.forge import DEPLOYMENT, HERE, SEAL, Run, bundle, key_digest, load_key, sha256
 from maker.policies import (
     REPOSITORY,
     ROOT,
@@ -83,6 +83,13 @@ def other_root() -> Policy:
 
 
 # What must be accepted
+
+
+@vector("right-policy-documented", "The policy that docs/trust.md shows.", None, command=WITH_ROOT, exit=0)
+def _(run: Run) -> None:
+    text = (HERE.parents[1] / "docs/trust.md").read_text(encoding="utf-8")
+    run.outside["policy.json"] = text.split("```json\n")[1].split("```")[0].encode()
+    run.files[SECOND] = witnessed("certificate-cosigns")
 
 
 judged("right-policy", "A right run under a policy of one key.", None, policy, 0)
