@@ -1,4 +1,4 @@
-"""`mint2m release check | build`: from a clean checkout to a signed bundle."""
+"""`mint2m release check | build | cosign`: from a clean checkout to a bundle with the signatures it needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from mint2m.outcome import Format, Outcome, present
+from mint2m.outcome import Outcome, ReportFormat, present
 from mint2m.signer_options import (
     Identity,
     IdentityToken,
@@ -22,7 +22,7 @@ from mint2m.signer_options import (
 
 Source: TypeAlias = Annotated[Path, typer.Option("--source", metavar="DIR", help="Top of a git checkout.")]
 Version: TypeAlias = Annotated[str | None, typer.Option("--version", help="Version it must be.")]
-Form: TypeAlias = Annotated[Format, typer.Option("--format", help="text or json.")]
+Form: TypeAlias = Annotated[ReportFormat, typer.Option("--format", help="How the report is written.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -30,10 +30,11 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Make releases, and say what stands in their way.", no_args_is_help=True)
     group.command("check")(check)
     group.command("build")(build)
+    group.command("cosign")(cosign)
     app.add_typer(group, name="release")
 
 
-def check(source: Source = Path(), version: Version = None, form: Form = Format.TEXT) -> Outcome:
+def check(source: Source = Path(), version: Version = None, form: Form = ReportFormat.TEXT) -> Outcome:
     """Judge every release gate of a checkout; nothing is built or written."""
     from mint2m_verify.release.gates import check_release
 
@@ -56,7 +57,7 @@ def build(
     private_root: PrivateRoot = None,
     identity: Identity = None,
     issuer: Issuer = None,
-    form: Form = Format.TEXT,
+    form: Form = ReportFormat.TEXT,
 ) -> Outcome:
     """Build, sign and verify the bundle of a checkout that passes every gate."""
     from mint2m.hash_bar import hash_bar
@@ -79,3 +80,45 @@ def build(
     with hash_bar() as progress:
         request = BuildRequest(source=source, output=output, version=version, receipts=receipts, progress=progress)
         return present(build_release(request, (chosen,)), form)
+
+
+def cosign(
+    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A bundle that somebody else signed.")],
+    output: Annotated[
+        Path, typer.Option("--output", metavar="DIR", help="Directory for the bundle with your signature.")
+    ],
+    digest: Annotated[
+        str | None, typer.Option("--digest", help="Sign only the release statement with this SHA-256.")
+    ] = None,
+    key: Key = None,
+    passphrase_file: PassphraseFile = None,
+    signer: SignerUri = None,
+    public_key: PublicKey = None,
+    sigstore: Sigstore = None,
+    identity_token: IdentityToken = None,
+    private_root: PrivateRoot = None,
+    identity: Identity = None,
+    issuer: Issuer = None,
+    form: Form = ReportFormat.TEXT,
+) -> Outcome:
+    """Add your signature to a bundle that agrees with itself; the old one stands."""
+    from mint2m.hash_bar import hash_bar
+    from mint2m.signer_options import ask
+    from mint2m_verify.anchor import choose
+    from mint2m_verify.release.cosign import cosign_release
+    from mint2m_verify.signers.choose import SignerOptions
+
+    anchor = choose(key=None, digest=digest, consistency_only=False)
+    chosen = SignerOptions(
+        key=key,
+        passphrase_file=passphrase_file,
+        uri=signer,
+        public_key=public_key,
+        sigstore=sigstore,
+        identity_token=identity_token,
+        private_root=private_root,
+        identity=identity,
+        issuer=issuer,
+    ).choose(ask=ask)
+    with hash_bar() as progress:
+        return present(cosign_release(archive, output, chosen, anchor, progress=progress), form)

@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
-from mint2m.outcome import Format, Outcome, present
+from mint2m.outcome import Outcome, ReportFormat, present
 
 
 def bundle(
     archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="mint2m-v<version>-release-bundle.tar.gz.")],
-    policy: Annotated[Path | None, typer.Option("--policy", help="Anchor: trust policy that you hold.")] = None,
+    policy: Annotated[
+        Path | None, typer.Option("--policy", help="Anchor: trust policy; see mint2m trust init.")
+    ] = None,
     trusted_root: Annotated[
-        Path | None, typer.Option("--trusted-root", help="Sigstore root that the policy names.")
+        Path | None, typer.Option("--trusted-root", help="Sigstore root that the policy names: a file, or public-good.")
     ] = None,
     key: Annotated[Path | None, typer.Option("--key", help="Anchor: public key (PEM) of the release's signer.")] = None,
     digest: Annotated[
@@ -31,8 +33,10 @@ def bundle(
     verified_output: Annotated[
         Path | None, typer.Option("--verified-output", metavar="DIR", help="New directory for the verified members.")
     ] = None,
-    at: Annotated[str | None, typer.Option("--at", help="Evaluation time, RFC 3339 with Z.")] = None,
-    form: Annotated[Format, typer.Option("--format", help="text or json.")] = Format.TEXT,
+    at: Annotated[
+        str | None, typer.Option("--at", help="Evaluation time, RFC 3339 with Z; for a policy now where not given.")
+    ] = None,
+    form: Annotated[ReportFormat, typer.Option("--format", help="How the report is written.")] = ReportFormat.TEXT,
 ) -> Outcome:
     """Verify a release archive before anything of it is unpacked. --digest is of the release statement's payload."""
     from mint2m.hash_bar import hash_bar

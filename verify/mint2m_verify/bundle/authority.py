@@ -7,30 +7,28 @@ cannot judge is not unpacked either.
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from mint2m_verify.anchor import CONSISTENT_MODE, Anchor, ConsistencyOnly, DigestAnchor, KeyAnchor, NoAnchor
 from mint2m_verify.bundle.head import Head
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.finding import Finding, FindingError, found
-from mint2m_verify.policy import PolicyAnchor, check_version, judge_signatures
+from mint2m_verify.findings import drain
+from mint2m_verify.policy import PolicyAnchor, check_required, check_version, judge_signatures
 from mint2m_verify.policy.roles import RELEASE
 from mint2m_verify.release.statement import ReleaseStatement, parse_release
 from mint2m_verify.seal import short
 from mint2m_verify.signing import key_id
 from mint2m_verify.sigstore_bundle import Envelope, SignedBundle, read_bundle, verify_bundle
 from mint2m_verify.statement import PAYLOAD_TYPE
-
-T = TypeVar("T")
+from mint2m_verify.vouching import policy_notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authority:
     """Who vouches: `statement` is None where nobody does.
 
-    `judged` are the members whose signature was verified and counts; `aside` says in words which one does not.
+    `judged` are the members whose signature was verified and counts. `notes` are what this leaves open, in words.
     """
 
     findings: tuple[Finding, ...]
@@ -38,7 +36,7 @@ class Authority:
     mode: str = "none"
     signers: tuple[str, ...] = ()
     judged: frozenset[str] = frozenset()
-    aside: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     words: str = "none"
 
 
@@ -82,27 +80,30 @@ def _one_payload(bundles: tuple[SignedBundle, ...]) -> bytes:
 
 
 def _by_policy(anchor: PolicyAnchor, bundles: tuple[SignedBundle, ...], payload: bytes) -> Authority:
-    findings, accepted = _run(judge_signatures(anchor, bundles, RELEASE))
+    findings, accepted = drain(judge_signatures(anchor, bundles, RELEASE))
     if findings or not accepted.met or accepted.mode is None or accepted.payload != payload:
         return Authority(findings=findings or (found("verify.not-reached", file=bundles[0].file),))
     statement = parse_release(payload, file=bundles[0].file)
-    older = tuple(check_version(anchor, accepted, statement.version, file=bundles[0].file))
-    if older:
-        return Authority(findings=older)
+    short_of = (
+        *check_version(anchor, accepted, statement.version, file=bundles[0].file),
+        *check_required(anchor, accepted, (RELEASE,)),
+    )
+    if short_of:
+        return Authority(findings=short_of)
     return Authority(
         findings=(),
         statement=statement,
         mode=accepted.mode,
         signers=accepted.signers,
         judged=frozenset(bundle.file for bundle in bundles if _counts(anchor, bundle)),
-        aside=accepted.set_aside,
+        notes=policy_notes(accepted),
         words=f"{', '.join(accepted.signers)} over release/v1, {len(statement.subjects)} subjects",
     )
 
 
 def _counts(anchor: PolicyAnchor, bundle: SignedBundle) -> bool:
     """Whether this signature is one of those that the policy counted: asked about it alone, it names a signer."""
-    _, accepted = _run(judge_signatures(anchor, (bundle,), RELEASE))
+    _, accepted = drain(judge_signatures(anchor, (bundle,), RELEASE))
     return bool(accepted.signers)
 
 
@@ -121,7 +122,10 @@ def _by_key(anchor: KeyAnchor, bundles: tuple[SignedBundle, ...], payload: bytes
         mode="managed-key",
         signers=(mine,),
         judged=frozenset({first.file}),
-        aside=tuple(f"the signature in {bundle.file}, which your key cannot judge" for bundle in bundles[1:]),
+        notes=(
+            "whether the key was revoked after it was given to you",
+            *(f"{bundle.file}: a co-signature, which --key does not judge (a policy does)" for bundle in bundles[1:]),
+        ),
         words=f"{short(mine)} over release/v1, {len(statement.subjects)} subjects",
     )
 
@@ -132,15 +136,5 @@ def _by_digest(anchor: DigestAnchor, bundles: tuple[SignedBundle, ...], payload:
         raise FindingError(found("trust.digest-mismatch", file=bundles[0].file, expected=anchor.sha256, actual=have))
     statement = parse_release(payload, file=bundles[0].file)
     words = f"payload {short(have)}, {len(statement.subjects)} subjects"
-    aside = ("who signed: your digest names the statement, whoever signed it",)
-    return Authority(findings=(), statement=statement, mode="digest", words=words, aside=aside)
-
-
-def _run(check: Generator[Finding, None, T]) -> tuple[tuple[Finding, ...], T]:
-    """All that a check found, and its answer."""
-    findings: list[Finding] = []
-    while True:
-        try:
-            findings.append(next(check))
-        except StopIteration as end:
-            return tuple(findings), end.value
+    notes = ("who signed the release: the digest names its statement, not its signer",)
+    return Authority(findings=(), statement=statement, mode="digest", words=words, notes=notes)

@@ -135,7 +135,7 @@ class _Verification:
             command="verify bundle",
             requirements=self._log.requirements,
             findings=self._log.findings,
-            not_checked=(*_NOT_CHECKED, *self._revocation(), *self._authority.aside),
+            not_checked=(*_NOT_CHECKED, *self._authority.notes),
             trust=Trust(
                 mode=self._authority.mode if anchored else "none",
                 anchor=_anchor_words(self._anchor),
@@ -187,18 +187,9 @@ class _Verification:
             case PolicyAnchor():
                 yield NamedDigest(name="policy", sha256=self._anchor.sha256)
                 if self._anchor.root is not None:
-                    yield NamedDigest(name="root", sha256=self._anchor.root.sha256)
+                    yield NamedDigest(name="trusted-root", sha256=self._anchor.root.sha256)
         if self._signed is not None:
             yield NamedDigest(name="release", sha256=self._signed.statement.sha256)
-
-    def _revocation(self) -> tuple[str, ...]:
-        match self._anchor:
-            case KeyAnchor():
-                return ("whether the key was revoked after it was given to you",)
-            case PolicyAnchor():
-                return ("whether a key or identity was revoked after the policy was written",)
-            case _:
-                return ()
 
     def _evaluated_at(self) -> str | None:
         return self._anchor.evaluated_at if isinstance(self._anchor, PolicyAnchor) else self._options.at
