@@ -1,4 +1,4 @@
-"""`mint2m evidence diff`: two runs beside each other."""
+"""`mint2m evidence diff | manifest`: runs beside each other, and the manifest of what is published."""
 
 from __future__ import annotations
 
@@ -14,14 +14,10 @@ Form: TypeAlias = Annotated[ReportFormat, typer.Option("--format", help="How the
 
 def register(app: typer.Typer) -> None:
     """Add the `evidence` group."""
-    group = typer.Typer(help="Compare runs and report on many.", no_args_is_help=True)
-    group.callback()(_nothing)
+    group = typer.Typer(help="Compare runs, and bind what is published.", no_args_is_help=True)
     group.command("diff")(diff)
+    group.command("manifest")(manifest)
     app.add_typer(group, name="evidence")
-
-
-def _nothing() -> None:
-    """Compare runs and report on many."""
 
 
 def diff(
@@ -39,3 +35,13 @@ def diff(
 
     bounds = Thresholds(logprob=logprob, loss=loss, cosine=cosine, relative_l2=relative_l2)
     return present(diff_runs(first, second, bounds), form)
+
+
+def manifest(directory: Annotated[Path, typer.Argument(metavar="DIR", help="Published evidence.")]) -> Outcome:
+    """Write DIR/manifest.json anew: it binds every other file below DIR."""
+    from mint2m_verify.files import write_atomic
+    from mint2m_verify.verify_evidence import MANIFEST, evidence_manifest
+
+    made = evidence_manifest(directory)
+    write_atomic(directory / MANIFEST, made.encode())
+    return Outcome(text=f"{made.file_count} files, {made.total_bytes:,} bytes\nsha256  {made.sha256}")

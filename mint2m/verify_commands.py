@@ -43,6 +43,7 @@ def register(app: typer.Typer) -> None:
     group.command("receipt")(receipt)
     group.command("checkpoint")(checkpoint)
     group.command("manifest")(manifest)
+    group.command("evidence")(evidence)
     group.command("bundle")(bundle)
     group.command("signature")(signature)
     app.add_typer(group, name="verify")
@@ -161,3 +162,25 @@ def manifest(
     )
     with hash_bar() as progress:
         return present(verify_manifest(file, root, seal, anchor, options(at, progress=progress)), form)
+
+
+def evidence(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Published evidence.")] = Path("evidence"),
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
+    key: Key = None,
+    digest: Digest = None,
+    consistency_only: Consistency = False,
+    at: At = None,
+    form: Form = ReportFormat.TEXT,
+) -> Outcome:
+    """Verify published evidence and say what each part is worth. --digest is of manifest.json or its root."""
+    from mint2m.hash_bar import hash_bar
+    from mint2m_verify.anchor import choose, options
+    from mint2m_verify.verify_evidence import verify_evidence
+
+    anchor = choose(
+        key=key, digest=digest, consistency_only=consistency_only, policy=policy, trusted_root=trusted_root, at=at
+    )
+    with hash_bar() as progress:
+        return present(verify_evidence(directory, anchor, options(at, progress=progress)), form)

@@ -35,6 +35,7 @@ NOT_CASES = {"bases", "maker", KEYS.name, "__pycache__"}
 UNREACHED = {
     "parity": "of `parity compare`; tests/verify/test_parity.py",
     "diff": "of `evidence diff`; tests/verify/test_evidence_diff.py",
+    "evidence": "of published evidence; tests/verify/test_evidence.py",
     "memory": "of planning; tests/verify/test_memory_plan.py",
     "plan.altered": "of training; tests/mint2m/test_run.py",
     "plan.inputs-changed": "of training; tests/mint2m/test_run.py",

@@ -35,6 +35,7 @@ MODULES = (
     "fixture",
     "parity",
     "diff",
+    "evidence",
     "memory",
     "prerequisite",
     "execution",

@@ -5,6 +5,7 @@ signatures cover bytes. Member names are the schemas' own.
 """
 
 from mint2m_verify.documents.base import Document, FileRef
+from mint2m_verify.documents.external_claim import ExternalClaim
 from mint2m_verify.documents.inputs import (
     Deployment,
     OptimizerContract,
@@ -37,6 +38,7 @@ __all__ = [
     "Doctor",
     "DoctorCheck",
     "Document",
+    "ExternalClaim",
     "FileManifest",
     "FileRef",
     "ModelManifest",
