@@ -15,6 +15,7 @@ from sigstore.models import Bundle
 
 from mint2m_verify.finding import Finding, FindingError, found, merge_findings
 from mint2m_verify.sigstore_bundle import certificate, library, log
+from mint2m_verify.sigstore_bundle.boundary import Refusal
 from mint2m_verify.sigstore_bundle.content import Signed
 from mint2m_verify.sigstore_bundle.entry import kinds_for
 from mint2m_verify.sigstore_bundle.explain import entry_findings, reasons, signature_finding, signature_holds
@@ -40,8 +41,8 @@ def verify_certificate_bundle(bundle: SignedBundle, root: TrustRoot, signed: Sig
     )
     findings += [*faults, *_check_windows(bundle, root, facts, times)]
     if not findings and not signed.findings:
-        if isinstance(read, library.Refusal):
-            refused: library.Refusal | None = read
+        if isinstance(read, Refusal):
+            refused: Refusal | None = read
         else:
             refused = library.refusal(
                 bundle, read, root, authorities=authorities, times=times, artifact_sha256=signed.sha256

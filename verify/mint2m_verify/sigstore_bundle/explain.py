@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 
 from mint2m_verify.finding import Finding, found
 from mint2m_verify.sigstore_bundle import library, log
+from mint2m_verify.sigstore_bundle.boundary import Refusal
 from mint2m_verify.sigstore_bundle.certificate import Facts
 from mint2m_verify.sigstore_bundle.entry import differences, kinds_for
 from mint2m_verify.sigstore_bundle.model import Content, Envelope, SignedBundle, SignedTime
@@ -95,7 +96,7 @@ def _chain(
     everybody = tuple(range(len(root.authorities)))
     for moment in times:
         issuers = library.chain(root, everybody, certificate, moment.time)
-        if isinstance(issuers, library.Refusal):
+        if isinstance(issuers, Refusal):
             yield found(
                 "sigstore.chain-untrusted",
                 file=bundle.file,
@@ -104,7 +105,7 @@ def _chain(
             )
             return
         holding = tuple(n for n in everybody if root.authorities[n].window.holds(moment.time))
-        if isinstance(library.chain(root, holding, certificate, moment.time) if holding else None, library.Refusal):
+        if isinstance(library.chain(root, holding, certificate, moment.time) if holding else None, Refusal):
             yield found(
                 "sigstore.authority-outside-window",
                 file=bundle.file,

@@ -1,4 +1,4 @@
-"""The boundary to sigstore-python: what it decides, and the one place where its exceptions end.
+"""What sigstore-python decides, and what it is told.
 
 The rule: the library's own front door, `verify_artifact` and `verify_dsse`, says whether a certificate bundle holds, so
 that whatever it learns to refuse is refused here too. It is told less than it would assume: authorities whose window
@@ -13,11 +13,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import TypeVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509 import Certificate
@@ -33,31 +30,23 @@ from sigstore_models.common.v1 import HashAlgorithm
 from sigstore_models.trustroot.v1 import TransparencyLogInstance
 from sigstore_models.trustroot.v1 import TrustedRoot as RootModel
 
+from mint2m_verify.sigstore_bundle.boundary import Refusal, guarded
 from mint2m_verify.sigstore_bundle.model import Envelope, SignedBundle, SignedTime
 from mint2m_verify.sigstore_bundle.root import TrustRoot
-
-T = TypeVar("T")
 
 # Without a handler the library's warnings would reach stderr by the last resort; findings say what is to be said.
 logging.getLogger("sigstore").addHandler(logging.NullHandler())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """The library said no, in its own words; they are for people, and no code reads them."""
-
-    words: str
-
-
 def root_refusal(root: TrustRoot) -> Refusal | None:
     """Why the library cannot use a root that was read here; None where it can."""
-    made = _guarded(lambda: _verifier(root, tuple(range(len(root.authorities)))))
+    made = guarded(lambda: _verifier(root, tuple(range(len(root.authorities)))))
     return made if isinstance(made, Refusal) else None
 
 
 def parsed(bundle: SignedBundle) -> Bundle | Refusal:
     """The bundle as the library reads it."""
-    return _guarded(lambda: Bundle.from_json(bundle.raw))
+    return guarded(lambda: Bundle.from_json(bundle.raw))
 
 
 def refusal(
@@ -93,7 +82,7 @@ def refusal(
             verifier.verify_artifact(digest, read, _ANYBODY)
         return None if verifier.asked else Refusal(words="the library took its times from elsewhere")
 
-    return _guarded(decide)
+    return guarded(decide)
 
 
 def chain(
@@ -101,12 +90,12 @@ def chain(
 ) -> list[Certificate] | Refusal:
     """Certificates from the issuer of `certificate` to an authority of the root, all valid at `time`."""
     moment = TimestampVerificationResult(source=TimestampSource.TIMESTAMP_AUTHORITY, time=time)
-    return _guarded(lambda: _verifier(root, authorities)._verify_chain_at_time(certificate, moment))
+    return guarded(lambda: _verifier(root, authorities)._verify_chain_at_time(certificate, moment))
 
 
 def sct_refusal(root: TrustRoot, certificate: Certificate, issuers: list[Certificate]) -> Refusal | None:
     """Why the certificate's note of the certificate log does not hold."""
-    return _guarded(lambda: verify_sct(certificate, issuers, _root(root).ct_keyring(KeyringPurpose.VERIFY)))
+    return guarded(lambda: verify_sct(certificate, issuers, _root(root).ct_keyring(KeyringPurpose.VERIFY)))
 
 
 class _Anybody:
@@ -192,15 +181,3 @@ def _verifier(root: TrustRoot, authorities: tuple[int, ...]) -> _TimedVerifier:
         update={"certificate_authorities": [whole._inner.certificate_authorities[n] for n in authorities]}
     )
     return _TimedVerifier(trusted_root=some)
-
-
-def _guarded(call: Callable[[], T]) -> T | Refusal:
-    """What `call` returns; for whatever the library raises, a refusal.
-
-    sigstore-python leaks ValueError, TypeError, AttributeError and the errors of pydantic, of X.509 and of DER parsers,
-    for bytes of an attacker's choice. All of it means that it did not accept; a bug in it is no acceptance either.
-    """
-    try:
-        return call()
-    except Exception as fault:  # noqa: BLE001 - the boundary that this module is
-        return Refusal(words=f"{type(fault).__name__}: {' '.join(str(fault).split())}"[:300])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -141,31 +141,26 @@ def parse_root(raw: bytes, *, name: str) -> TrustRoot:
     for part, pointer in ((known.authorities, "/certificateAuthorities"), (known.logs, "/tlogs")):
         if not part:
             reader.refuse(pointer, expected="at least one: a root that trusts nothing verifies nothing", actual="none")
-    _check_readable(known, reader)
+    from mint2m_verify.sigstore_bundle.chain import chain_faults  # X.509 is slow to load, and only a root needs it
+
+    _check_parts(known, reader, chain_faults)
     return known
 
 
-def _check_readable(root: TrustRoot, reader: _Reader) -> None:
-    """Every certificate and key in the root can be read: what cannot would otherwise surprise a later step."""
-    from cryptography import x509  # slow to load, and only a root needs it
-
+def _check_parts(
+    root: TrustRoot, reader: _Reader, chain_faults: Callable[[tuple[bytes, ...]], Iterator[tuple[int, str]]]
+) -> None:
+    """Every certificate and key in the root can be read, and each chain holds; else it would fail later, unnamed."""
     for part, authorities in (
         ("certificateAuthorities", root.authorities),
         ("timestampAuthorities", root.timestamp_authorities),
     ):
         for n, authority in enumerate(authorities):
-            for m, raw in enumerate(authority.chain):
-                try:
-                    _ = x509.load_der_x509_certificate(raw).extensions
-                except (
-                    ValueError,
-                    TypeError,
-                    UnsupportedAlgorithm,
-                    x509.InvalidVersion,
-                    x509.DuplicateExtension,
-                ) as fault:
-                    where = f"/{part}/{n}/certChain/certificates/{m}/rawBytes"
-                    reader.refuse(where, expected="a certificate", actual=str(fault))
+            where = f"/{part}/{n}/certChain/certificates"
+            if authority in authorities[:n] or len(set(authority.chain)) != len(authority.chain):
+                reader.refuse(where, expected="every authority and certificate once")
+            for m, fault in chain_faults(authority.chain):
+                reader.refuse(f"{where}/{m}/rawBytes", expected="a certificate, issued by the next", actual=fault)
     for part, logs in (("tlogs", root.logs), ("ctlogs", root.ct_logs)):
         for n, log in enumerate(logs):
             try:

@@ -2,7 +2,9 @@
 
 The rule: every timestamp that a bundle carries must verify. A token that no authority of the root signed is not passed
 over for another that verifies: whoever put it there wanted it read by somebody. Windows are closed at both ends, where
-sigstore-python leaves the last moment out. Imported only where there is a token.
+sigstore-python leaves the last moment out. What a token carries outside its signed attributes (the name of its
+signature algorithm, certificates, unsigned attributes) is nobody's word, and nothing is read from it. Imported only
+where there is a token.
 """
 
 from __future__ import annotations
@@ -15,10 +17,9 @@ from functools import lru_cache
 
 from cryptography import x509
 from rfc3161_client import TimeStampResponse, VerifierBuilder, decode_timestamp_response
-from rfc3161_client import VerificationError as TokenRefused
 
 from mint2m_verify.finding import Finding, found
-from mint2m_verify.sigstore_bundle.certificate import UNREADABLE
+from mint2m_verify.sigstore_bundle.boundary import Refusal, guarded
 from mint2m_verify.sigstore_bundle.model import SignedTime
 from mint2m_verify.sigstore_bundle.root import Authority, TrustRoot
 
@@ -105,25 +106,27 @@ class _Token:
 
 def _read(token: bytes) -> _Token | None:
     """The response in `token`, where it was granted and everything in it can be read; None otherwise."""
-    try:
-        response = decode_timestamp_response(token)
-        info, data = response.tst_info, response.signed_data
-        signers = list(data.signer_infos)
-        # Nobody signs the version numbers, so they are held to the ones that RFC 3161 tokens have.
-        if response.status != 0 or response.as_bytes() != token or len(signers) != 1:
-            return None
-        if (data.version, signers[0].version) != (3, 1):
-            return None
-        time = info.gen_time
-        return _Token(
-            response=response,
-            time=time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC),
-            algorithm=_HASHES[info.message_imprint.hash_algorithm.dotted_string],
-            imprint=info.message_imprint.message,
-            signer=(signers[0].issuer, signers[0].serial_number),
-        )
-    except UNREADABLE:
+    read = guarded(lambda: _parts(token))
+    return None if isinstance(read, Refusal) else read
+
+
+def _parts(token: bytes) -> _Token | None:
+    response = decode_timestamp_response(token)
+    info, data = response.tst_info, response.signed_data
+    signers = list(data.signer_infos)
+    if response.status != 0 or response.as_bytes() != token or len(signers) != 1:
         return None
+    # Nobody signs the version numbers, so they are held to the ones that tokens with certificates' names have.
+    if (data.version, signers[0].version) != (3, 1):
+        return None
+    time = info.gen_time
+    return _Token(
+        response=response,
+        time=time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC),
+        algorithm=_HASHES[info.message_imprint.hash_algorithm.dotted_string],
+        imprint=info.message_imprint.message,
+        signer=(signers[0].issuer, signers[0].serial_number),
+    )
 
 
 def _signed_by(read: _Token, authority: Authority) -> bool:
@@ -131,10 +134,7 @@ def _signed_by(read: _Token, authority: Authority) -> bool:
     if len(chain) < 2 or read.signer != (chain[0].issuer, chain[0].serial_number):
         return False
     builder = VerifierBuilder(tsa_certificate=chain[0], intermediates=list(chain[1:-1]), roots=[chain[-1]])
-    try:
-        return builder.build().verify(read.response, read.imprint)
-    except (TokenRefused, *UNREADABLE):
-        return False
+    return guarded(lambda: builder.build().verify(read.response, read.imprint)) is True
 
 
 def _shown(time: datetime) -> str:
