@@ -1,7 +1,8 @@
 """Bundles that are made here, judged by the npm packages @sigstore/bundle and @sigstore/verify, unmodified.
 
-Needs Node and npm, and npm's registry. The packages ask for Node 22; they were seen to work on 18.20 and 20.20. In each test the same bundle is
-also shown with one change, and must be refused: a verifier that accepts everything would pass otherwise.
+Needs Node and npm, and npm's registry. The packages ask for Node 22; they were seen to work on 18.20 and 20.20. In each
+test the same bundle is also shown with one change, and must be refused: a verifier that accepts everything would pass
+otherwise.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class RunRequest:
 class RunResult:
     """The verdict, and where things are; what the run did not get to is None.
 
-    `public_key` and `key_id` are also None where it was sealed by a certificate.
+    `public_key` and `key_id` are also None where it was sealed by a certificate; `signed_by` is the signer in words.
     """
 
     report: Report
@@ -65,6 +65,7 @@ class RunResult:
     public_key: Path | None = None
     key_id: str | None = None
     signer: SignerKind | None = None
+    signed_by: str | None = None
     plan: Plan | None = None
 
 
@@ -122,8 +123,15 @@ def _through(
         public_key=public_key,
         key_id=None if key is None else key_id(key),
         signer=signer.signer.kind,
+        signed_by=_short(signer),
         plan=plan,
     )
+
+
+def _short(chosen: ChosenSigner) -> str:
+    """A key by the ends of its digest, as every report shows it; an identity by its name."""
+    key = chosen.signer.public_key
+    return chosen.signer.describe() if key is None else f"{key_id(key)[:4]}…{key_id(key)[-4:]}"
 
 
 def _words(signer: ChosenSigner, public_key: Path | None) -> str:

@@ -19,7 +19,6 @@ from typing import Literal, NoReturn
 
 from mint2m_verify.canonical import JsonValue, Limits, canonical, parse, sha256_hex
 from mint2m_verify.finding import FindingError, found
-from mint2m_verify.signing import PrivateKey, key_id, sign_bytes
 
 BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
@@ -117,23 +116,6 @@ def seal_statement(
         },
     }
     return parse_statement(canonical(document), file="the statement to sign")
-
-
-def sign(statement: SealStatement, key: PrivateKey) -> bytes:
-    """The bundle: `statement` signed by `key`, in RFC 8785 form."""
-    hint = key_id(key.public_key())
-    envelope = Envelope(payload=statement.payload, payload_type=PAYLOAD_TYPE, signature=b"", hint=hint)
-    return canonical(
-        {
-            "mediaType": BUNDLE_TYPE,
-            "verificationMaterial": {"publicKey": {"hint": _encode(bytes.fromhex(hint))}, "tlogEntries": []},
-            "dsseEnvelope": {
-                "payload": _encode(statement.payload),
-                "payloadType": PAYLOAD_TYPE,
-                "signatures": [{"keyid": "", "sig": _encode(sign_bytes(envelope.signed_bytes, key))}],
-            },
-        }
-    )
 
 
 def parse_bundle(raw: bytes, *, file: str) -> Envelope:

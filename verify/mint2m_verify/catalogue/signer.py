@@ -125,10 +125,11 @@ ENTRIES = (
     Entry(
         id="signer.result-invalid",
         verdict=Verdict.BLOCKED,
-        message="what the services made does not verify under the configuration's own root",
+        message="the signature does not verify under the root that it was made for",
         explanation=(
-            "Every bundle is verified against the trusted root of the configuration before it is written. This one does not: the\n"
-            "root is of other services, a timestamp is missing, or a service misbehaves. Nothing was written."
+            "Every bundle is verified against its own trusted root before it is written: that of the configuration, or the private\n"
+            "one's. This one does not verify: the root is of other services or has expired, a timestamp is missing, or a service\n"
+            "misbehaves. Nothing was written."
         ),
     ),
 )
