@@ -14,7 +14,7 @@ from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.policy.patterns import is_open, width_fault
 from mint2m_verify.policy.roles import OWN_TYPES, PLAN_TYPE, RELEASE_TYPE, role_of
 from mint2m_verify.policy.versions import order_of
-from mint2m_verify.signing import key_id, parse_public_key
+from mint2m_verify.signing import key_id, parse_public_key, public_key_pem
 from mint2m_verify.statement import SEAL_TYPE
 from mint2m_verify.times import parse_time
 
@@ -79,12 +79,17 @@ def _names(policy: TrustPolicy, file: str) -> Iterator[Finding]:
                 yield found("policy.duplicate", file=file, pointer=f"/{member}/{index}/name", actual=name)
 
 
+def _repeated(names: Sequence[str], pointer: str, file: str) -> Iterator[Finding]:
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            yield found("policy.duplicate", file=file, pointer=f"{pointer}/{index}", actual=name)
+
+
 def _references(names: Sequence[str], known: Sequence[str], pointer: str, file: str) -> Iterator[Finding]:
     for index, name in enumerate(names):
         if name not in known:
             yield found("policy.unknown-name", file=file, pointer=f"{pointer}/{index}", actual=name)
-        if name in names[:index]:
-            yield found("policy.duplicate", file=file, pointer=f"{pointer}/{index}", actual=name)
+    yield from _repeated(names, pointer, file)
 
 
 # Signers
@@ -146,17 +151,19 @@ def _key(policy: TrustPolicy, index: int, signer: PolicySigner, file: str) -> It
     if key is None:
         return
     try:
-        actual = key_id(parse_public_key(key.pem.encode(), file=file))
+        held = parse_public_key(key.pem.encode(), file=file)
     except FindingError as fault:
         yield found("policy.key-invalid", file=file, pointer=f"{where}/pem", actual=fault.finding.message)
     else:
-        if actual != key.sha256:
+        # Readers of PEM skip what stands around the key; here nothing may, so that nothing is there to be misread.
+        if key.pem.rstrip("\n") != public_key_pem(held).decode().rstrip("\n"):
             yield found(
-                "policy.key-invalid",
-                file=file,
-                pointer=f"{where}/sha256",
-                expected=f"{actual} of its PEM",
-                actual=key.sha256,
+                "policy.key-invalid", file=file, pointer=f"{where}/pem", expected="the key's PEM and nothing else"
+            )
+        if key_id(held) != key.sha256:
+            expected = f"{key_id(held)}, of its PEM"
+            yield found(
+                "policy.key-invalid", file=file, pointer=f"{where}/sha256", expected=expected, actual=key.sha256
             )
     yield from _window(key.not_before, key.not_after, where, file)
     for other in policy.signers[:index]:
@@ -226,6 +233,8 @@ def _rule(policy: TrustPolicy, index: int, rule: Rule, file: str) -> Iterator[Fi
         )
     if rule.maximum_age_days == 0:
         yield found("policy.unsatisfiable", file=file, pointer=f"{where}/maximum_age_days", expected="at least 1")
+    yield from _repeated(rule.hardware_classes or (), f"{where}/hardware_classes", file)
+    yield from _repeated(rule.claim_scopes or (), f"{where}/claim_scopes", file)
     yield from _asked(policy, rule, where, file)
 
 
@@ -331,6 +340,11 @@ def _assertion(policy: TrustPolicy, index: int, item: Assertion, file: str) -> I
         yield found("policy.empty", file=file, pointer=f"{where}/signers", expected="at least one signer")
     if not item.hardware_classes and not item.claim_scopes and not item.authorization_grant:
         yield found("policy.vacuous", file=file, pointer=where, actual="nothing may be asserted by it")
+    for other in policy.assertions[:index]:
+        if other == item:
+            yield found("policy.duplicate", file=file, pointer=where, actual="an assertion that is there already")
+    yield from _repeated(item.hardware_classes, f"{where}/hardware_classes", file)
+    yield from _repeated(item.claim_scopes, f"{where}/claim_scopes", file)
     yield from _references(item.signers, [signer.name for signer in policy.signers], f"{where}/signers", file)
     seals = {name for rule in policy.rules if rule.predicate_type == SEAL_TYPE for name in rule.signers}
     for number, name in enumerate(item.signers):
