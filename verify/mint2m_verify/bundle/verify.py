@@ -209,20 +209,18 @@ def _origin(authority: Authority) -> Check:
 
 
 def _inside(anchor: Anchor, signed: Signed) -> Iterator[Finding]:
-    """The auditor's key or policy is a member: whoever made the archive also chose it.
-
-    A trusted root may be one: the policy names it by its digest, so no archive can choose it.
-    """
+    """The auditor's key, policy or root is a member: whoever made the archive also chose it."""
     match anchor:
         case KeyAnchor():
-            digest, fault = anchor.file_sha256, "trust.key-inside-evidence"
+            fault = "trust.key-inside-evidence"
         case PolicyAnchor():
-            digest, fault = anchor.sha256, "trust.policy-inside-evidence"
+            fault = "trust.policy-inside-evidence"
         case _:
             return
-    for name, member in signed.digests.items():
-        if member == digest:
-            yield found(fault, file=name, actual=str(anchor.path))
+    brought = {file.sha256: file.path for file in anchor.files}
+    for name, digest in signed.digests.items():
+        if digest in brought:
+            yield found(fault, file=name, actual=str(brought[digest]))
 
 
 def _write_head(output: Unpacking, head: Head, authority: Authority) -> None:
