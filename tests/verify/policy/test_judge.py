@@ -18,6 +18,7 @@ from mint2m_verify.finding import FindingError
 from mint2m_verify.findings import drain
 from mint2m_verify.policy import RELEASE, Role, check_version, judge_artifact, read_policy
 from mint2m_verify.policy.judge import Accepted
+from mint2m_verify.signers.private_root import PrivateRoot
 from mint2m_verify.sigstore_bundle import Artifact, read_bundle
 from mint2m_verify.sigstore_bundle.claims import CLAIM_NAMES, DER_CLAIMS
 
@@ -110,6 +111,19 @@ def test_a_claimed_log_entry_without_a_root_is_no_time(bench: Any) -> None:
     policy = bench.make.policy(bench.key_signer("one"), rules=[bench.make.run_rule("one", maximum_age_days=60)])
     found, accepted = bench.judge(policy, [logged])
     assert (ids(found), accepted.times, accepted.logged) == (["policy.time-unknown"], (), False)
+
+
+def test_a_log_entry_of_another_root_is_no_fault_of_a_key_that_needs_none(bench: Any) -> None:
+    """The operator may log publicly; an auditor who brings a private root for somebody else does not look at that."""
+    elsewhere = PrivateRoot.create(start=datetime(2026, 1, 1, tzinfo=UTC))
+    signed = datetime(2026, 6, 1, tzinfo=UTC)
+    logged = elsewhere.witness(bench.by_key("one"), bench.key("one").public_key(), now=signed)
+    plain = bench.make.policy(bench.key_signer("one"), bench.make.identity_signer(), roots=[bench.root_entry()])
+    found, accepted = bench.judge(plain, [logged])
+    assert (found, accepted.met, accepted.times, accepted.logged) == ([], True, (), False)
+    rooted = bench.key_signer("one", roots=["private"], needs={"transparency": True, "timestamp": False})
+    found, accepted = bench.judge(bench.make.policy(rooted, roots=[bench.root_entry()]), [logged])
+    assert (ids(found)[0], accepted.met) == ("sigstore.log-unknown", False)
 
 
 def test_the_mode_is_that_of_the_weakest_signer_and_of_the_policys_word_for_the_root(bench: Any) -> None:

@@ -18,7 +18,7 @@ from mint2m_verify.finding import Finding, FindingError, Verdict, found
 from mint2m_verify.findings import drain
 from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.policy.roles import ARTIFACT, OWN_TYPES, Role, rule_for
-from mint2m_verify.policy.signers import Mode, Stranger, Vote, vote, weakest
+from mint2m_verify.policy.signers import Mode, Stranger, Vote, has_roots, vote, weakest
 from mint2m_verify.sigstore_bundle.model import Artifact, Envelope, SignedBundle, SignedTime, Verified
 from mint2m_verify.statement import BUNDLE_LIMIT, PAYLOAD_TYPE, STATEMENT_TYPE
 
@@ -178,7 +178,11 @@ def _look(
     if bundle.material == "certificate" and anchor.root is None:
         who = "a certificate; the policy names no identity, so nothing here can judge it"
         return [], Stranger(file=bundle.file, who=who)
-    result = verify_bundle(bundle, root=anchor.root, keys=anchor.keys, artifact=artifact)
+    # What a bundle claims of logs and times is looked at under the roots of its signer: for a key, that is known first.
+    first = None if bundle.material == "public-key" else anchor.root
+    result = verify_bundle(bundle, root=first, keys=anchor.keys, artifact=artifact)
+    if first is None and result.verified is not None and has_roots(anchor, result.verified):
+        result = verify_bundle(bundle, root=anchor.root, keys=anchor.keys, artifact=artifact)
     verified = result.verified
     if verified is None or result.findings:
         ids = {fault.id for fault in result.findings}

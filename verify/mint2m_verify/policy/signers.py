@@ -66,6 +66,11 @@ def describe(signer: CertificateSigner | KeySigner) -> str:
     return f"{signer.san} of {signer.issuer}"
 
 
+def has_roots(anchor: PolicyAnchor, verified: Verified) -> bool:
+    """Whether the policy gives this signer roots, under which log entries and timestamps then count."""
+    return any(signer.roots for signer in _known(anchor, verified))
+
+
 def vote(anchor: PolicyAnchor, verified: Verified, rule: Rule | None) -> Generator[Finding, None, Vote | Stranger]:
     """What this signature counts for; a signer whom the policy knows and who falls short is a finding.
 
