@@ -199,9 +199,6 @@ def check_outside_of(anchor: Anchor, folder: Path) -> Iterator[Finding]:
         yield from check_below(anchor.files, folder, fault=_inside(anchor))
 
 
-check_key_below = check_outside_of  # the earlier name
-
-
 def _inside(anchor: KeyAnchor | PolicyAnchor) -> str:
     return "trust.key-inside-evidence" if isinstance(anchor, KeyAnchor) else "trust.policy-inside-evidence"
 

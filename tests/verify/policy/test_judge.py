@@ -206,6 +206,18 @@ def test_a_plain_file_and_a_statement_about_it_are_two_roles(bench: Any) -> None
     assert ids(found) == ["policy.no-rule"]
 
 
+def test_every_bundle_that_the_caller_names_must_count(bench: Any) -> None:
+    """Beside a run a stranger's signature is set aside; here the caller brought it and is told of it."""
+    policy = bench.make.policy(
+        bench.key_signer("one"), rules=[file_rule(bench, "one", predicate_type=PROVENANCE)], assertions=[]
+    )
+    stated = bench.payload(PROVENANCE)
+    found, accepted = artifact(bench, policy, [bench.by_key("one", stated)])
+    assert (list(found), accepted[0].met) == ([], True)
+    found, accepted = artifact(bench, policy, [bench.by_key("one", stated), bench.by_key("stranger", stated)])
+    assert (ids(found), accepted[0].met) == (["policy.signer-unknown"], False)
+
+
 def test_a_revoked_file_is_refused_whoever_signed_it(bench: Any) -> None:
     policy = bench.make.policy(
         bench.key_signer("one"),

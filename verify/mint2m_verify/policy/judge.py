@@ -121,10 +121,9 @@ def _count(
     """The signatures that count for `role`."""
     chosen = rule_for(anchor.document, role)
     rule = None if chosen is None else chosen[1]
-    first: Finding | None = None
+    told: list[Finding] = []
     if rule is None:
-        first = found("policy.no-rule", file=anchor.path.name, pointer="/rules", actual=str(role))
-        yield first
+        told.append(found("policy.no-rule", file=anchor.path.name, pointer="/rules", actual=str(role)))
     votes: list[Vote] = []
     strangers: list[Stranger] = []
     for bundle in bundles:
@@ -133,27 +132,15 @@ def _count(
             strangers.append(outcome)
         elif isinstance(outcome, Vote) and all(fault.verdict is Verdict.INCOMPLETE for fault in faults):
             votes.append(outcome)  # what is only incomplete is told as that, not as too few signers
-        first = first or next(iter(faults), None)
-        yield from faults
-    have = {one.distinct for one in votes}
-    met = rule is not None and len(have) >= max(1, rule.threshold) and first is None
-    if rule is not None and len(have) < max(1, rule.threshold):
+        told += faults
+    few = rule is not None and len({one.distinct for one in votes}) < max(1, rule.threshold)
+    # Evidence may carry signatures for other auditors; a bundle that the caller named for this artifact must count.
+    if few or artifact is not None:
         for stranger in strangers:
-            reasons = stranger.reasons or (found("policy.signer-unknown", file=stranger.file, actual=stranger.who),)
-            first = first or reasons[0]
-            yield from reasons
-        yield found(
-            "policy.threshold-not-met",
-            file=anchor.path.name,
-            pointer=f"/rules/{anchor.document.rules.index(rule)}/threshold",
-            expected=f"{rule.threshold} of {', '.join(rule.signers)}",
-            actual=f"{len(have)}: {', '.join(dict.fromkeys(one.signer for one in votes)) or 'none'}",
-        ).following(first)
-    elif rule is not None:
-        for fault in _age(anchor, rule, votes):
-            met = False
-            yield fault
-    aside = [f"a signature by a stranger, which counts for nothing: {s.who} ({s.file})" for s in strangers]
+            told += stranger.reasons or (found("policy.signer-unknown", file=stranger.file, actual=stranger.who),)
+    if rule is not None:
+        told += [_too_few(anchor, rule, votes).following(next(iter(told), None))] if few else _age(anchor, rule, votes)
+    yield from told
     content = bundles[0].content if bundles else None
     return Accepted(
         role=role,
@@ -164,8 +151,21 @@ def _count(
         times=tuple(time for one in votes for time in one.times),
         payload=content.payload if isinstance(content, Envelope) else None,
         logged=any(one.logged for one in votes),
-        set_aside=tuple(aside),
-        met=met,
+        set_aside=tuple(
+            f"a signature by a stranger, which counts for nothing: {one.who} ({one.file})" for one in strangers
+        ),
+        met=rule is not None and not told,
+    )
+
+
+def _too_few(anchor: PolicyAnchor, rule: Rule, votes: Sequence[Vote]) -> Finding:
+    names = ", ".join(dict.fromkeys(one.signer for one in votes)) or "none"
+    return found(
+        "policy.threshold-not-met",
+        file=anchor.path.name,
+        pointer=f"/rules/{anchor.document.rules.index(rule)}/threshold",
+        expected=f"{rule.threshold} of {', '.join(rule.signers)}",
+        actual=f"{len({one.distinct for one in votes})}: {names}",
     )
 
 
