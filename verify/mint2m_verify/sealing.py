@@ -93,6 +93,8 @@ def sign_tree(
 ) -> Report:
     """`mint2m sign tree DIR`: seal the run, or add to its seal; with `output`, sign the files of any directory.
 
+    What is asked for decides, never what lies there: a seal and a model signature are different claims.
+
     Args:
         key_file: where the signer's key lies, if it lies in a file.
         output: where to write an OpenSSF model_signing signature.
@@ -106,6 +108,9 @@ def sign_tree(
         if cosign:
             raise FindingError(found("usage.invalid", expected="--cosign or --output", actual="both"))
         return sign_and_verify(root, signer, output, key_file=key_file)
+    if not any((root / path).exists() for path in layout.REQUIRED_FILES):
+        expected = "a run directory, or --output FILE for the files of any other"
+        raise FindingError(found("usage.invalid", expected=expected, actual=str(root)))
     if cosign:
         cosign_run(root, signer)
         return verify_run(root, ConsistencyOnly(), VerifyOptions())
