@@ -91,17 +91,6 @@ class SignerOptions:
                 raise FindingError(found("usage.invalid", expected=expected, actual=f"{name} with {given[0]}"))
 
 
-def choose_signer(
-    *,
-    key: Path | None = None,
-    passphrase_file: Path | None = None,
-    uri: str | None = None,
-    sigstore: Path | None = None,
-) -> Signer:
-    """The signer of a caller that names one in code; see `SignerOptions`."""
-    return SignerOptions(key=key, passphrase_file=passphrase_file, uri=uri, sigstore=sigstore).choose()
-
-
 def key_file_signer(path: Path, *, secret: bytes | None = None, ask: Ask = nobody) -> KeySigner:
     """A signer with the private key in a PEM file.
 
