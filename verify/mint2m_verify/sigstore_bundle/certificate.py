@@ -52,10 +52,14 @@ UNREADABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What was read of a certificate, none of it verified. `noted` is when the certificate log `log_id` saw it."""
+    """What was read of a certificate, none of it verified.
+
+    `lifetime` is its first and last moment; `noted` is when the certificate log `log_id` saw it.
+    """
 
     signer: CertificateSigner
     key: ec.EllipticCurvePublicKey
+    lifetime: tuple[datetime, datetime]
     witnessed: Witnessed
     noted: datetime
     log_id: bytes
@@ -76,12 +80,14 @@ def read(certificate: x509.Certificate, bundle: SignedBundle) -> Facts:
         FindingError: `sigstore.certificate-invalid`, `-ambiguous` or `-unsupported`, `sigstore.sct-missing`.
     """
     try:
-        extensions = certificate.extensions
-        key = certificate.public_key()
-        # Names and times are parsed where they are asked for: here, so that no later step meets what cannot be read.
-        _ = (certificate.issuer, certificate.not_valid_before_utc, certificate.not_valid_after_utc)
-    except UNREADABLE as fault:
+        return _facts(certificate, bundle)
+    except UNREADABLE as fault:  # cryptography parses each part where it is asked for, so any of them can raise
         raise _invalid(bundle, str(fault)) from fault
+
+
+def _facts(certificate: x509.Certificate, bundle: SignedBundle) -> Facts:
+    extensions = certificate.extensions
+    key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in _DETAILS:
         raise FindingError(
             found(
@@ -102,6 +108,7 @@ def read(certificate: x509.Certificate, bundle: SignedBundle) -> Facts:
             certificate_sha256=sha256_hex(bundle.certificate or b""),
         ),
         key=key,
+        lifetime=(certificate.not_valid_before_utc, certificate.not_valid_after_utc),
         witnessed=Witnessed(
             der=bundle.certificate or b"",
             is_certificate=True,

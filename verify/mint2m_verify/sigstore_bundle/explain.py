@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 
 from mint2m_verify.finding import Finding, found
 from mint2m_verify.sigstore_bundle import library, log
-from mint2m_verify.sigstore_bundle.boundary import Refusal
+from mint2m_verify.sigstore_bundle.boundary import Refusal, guarded
 from mint2m_verify.sigstore_bundle.certificate import Facts
 from mint2m_verify.sigstore_bundle.entry import differences, kinds_for
 from mint2m_verify.sigstore_bundle.model import Content, Envelope, SignedBundle, SignedTime
@@ -33,7 +33,7 @@ def reasons(
     artifact_sha256: str | None,
 ) -> Iterator[Finding]:
     """Everything cryptographic that is wrong with a certificate bundle."""
-    yield from _chain(bundle, certificate, root, times)
+    yield from _chain(bundle, certificate, facts, root, times)
     for entry in bundle.entries[:1]:
         yield from log.check_signatures(entry, root, file=bundle.file)
     signed = signature_holds(facts.key, bundle.content, artifact_sha256)
@@ -81,9 +81,9 @@ def entry_findings(bundle: SignedBundle, facts: Facts, artifact_sha256: str | No
 
 
 def _chain(
-    bundle: SignedBundle, certificate: x509.Certificate, root: TrustRoot, times: tuple[SignedTime, ...]
+    bundle: SignedBundle, certificate: x509.Certificate, facts: Facts, root: TrustRoot, times: tuple[SignedTime, ...]
 ) -> Iterator[Finding]:
-    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    first, last = facts.lifetime
     for moment in times:
         if not first <= moment.time <= last:
             yield found(
@@ -101,7 +101,7 @@ def _chain(
                 "sigstore.chain-untrusted",
                 file=bundle.file,
                 expected=" or ".join(sorted({authority.name for authority in root.authorities}))[:200],
-                actual=certificate.issuer.rfc4514_string()[:200],
+                actual=_issuer(certificate),
             )
             return
         holding = tuple(n for n in everybody if root.authorities[n].window.holds(moment.time))
@@ -116,6 +116,12 @@ def _chain(
         if library.sct_refusal(root, certificate, issuers) is not None:
             yield found("sigstore.sct-invalid", file=bundle.file, expected="a note signed by a log of the trusted root")
             return
+
+
+def _issuer(certificate: x509.Certificate) -> str | None:
+    """Who issued it, for people; None where that cannot be read."""
+    words = guarded(lambda: certificate.issuer.rfc4514_string())
+    return None if isinstance(words, Refusal) else words[:200]
 
 
 def _shown(time: object) -> str:
