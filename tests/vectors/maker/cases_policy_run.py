@@ -366,15 +366,6 @@ judged(
     command=WITH_ROOT,
     bundles=CERTIFICATE,
 )
-judged(
-    "policy-certificate-of-another-root",
-    "Sealed by a certificate of another root than the policy names.",
-    "sigstore.chain-untrusted",
-    lambda: policy(identity_signer(), roots=[other_root()]),
-    4,
-    command=OTHER_ROOT,
-    bundles=CERTIFICATE,
-)
 
 
 # Witnesses and time

@@ -148,6 +148,20 @@ def test_an_identity_counts_under_its_own_root_only(bench: Any) -> None:
     assert ids(found) == ["policy.root-not-for-signer", "policy.threshold-not-met"]
 
 
+def test_a_certificate_of_another_root_says_so_where_it_is_needed_and_is_set_aside_where_not(bench: Any) -> None:
+    elsewhere = PrivateRoot.create(start=datetime(2026, 1, 1, tzinfo=UTC))
+    foreign = elsewhere.sign_dsse(
+        bench.payload(), bench.make.SAN, bench.make.ISSUER, now=datetime(2026, 6, 1, tzinfo=UTC)
+    )
+    identity = bench.make.identity_signer()
+    found, accepted = bench.judge(bench.make.policy(identity, roots=[bench.root_entry()]), [foreign])
+    assert (found[0].id, accepted.met) == ("sigstore.chain-untrusted", False)
+    assert {fault.cause for fault in found[1:]} == {found[0]}
+    both = bench.make.policy(identity, bench.key_signer("one"), roots=[bench.root_entry()])
+    found, accepted = bench.judge(both, [bench.by_key("one"), foreign])
+    assert (found, accepted.met, len(accepted.set_aside)) == ([], True, 1)
+
+
 def test_a_right_signature_is_not_spoilt_by_a_strangers_and_not_saved_by_a_known_one_that_is_wrong(bench: Any) -> None:
     policy = bench.make.policy(bench.key_signer("one"), bench.key_signer("two"))
     found, accepted = bench.judge(policy, [bench.by_key("one"), bench.by_key("stranger")])
