@@ -16,6 +16,7 @@ from maker import (
     cases_json,
     cases_numbers,
     cases_policy,
+    cases_policy_demands,
     cases_policy_run,
     cases_ranks,
     cases_receipt,
@@ -39,6 +40,7 @@ MODULES = (
     cases_receipt,
     cases_policy,
     cases_policy_run,
+    cases_policy_demands,
     cases_right,
 )
 
