@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import rfc8785
 
+from mint2m.__main__ import run as command_line
 from mint2m_verify import schema
 from mint2m_verify.finding import FindingError
 from mint2m_verify.findings import drain
@@ -281,3 +282,21 @@ def test_a_policy_of_keys_alone_never_loads_sigstore() -> None:
     words = ("verify", "run", VECTORS / "bases/run", "--policy", policy, "--at", "2026-07-01T00:00:00Z")
     done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--key", "{folder}"), "key.malformed"),
+        (("--policy", "{folder}"), "policy.malformed"),
+        (("--policy", "{policy}", "--trusted-root", "{folder}"), "sigstore.root-invalid"),
+        (("--policy", "{policy}", "--trusted-root", "{policy}"), "sigstore.root-invalid"),
+    ],
+)
+def test_an_anchor_that_is_no_file_of_its_kind_is_the_callers_fault(
+    tmp_path: Path, words: tuple[str, ...], expected: str
+) -> None:
+    policy = VECTORS / "right-policy-certificate/outside/policy.json"
+    given = [word.format(folder=tmp_path, policy=policy) for word in words]
+    outcome = command_line(["verify", "run", str(VECTORS / "bases/run"), *given, "--at", "2026-07-01T00:00:00Z"])
+    assert (int(outcome.verdict), expected in outcome.text) == (2, True)
