@@ -127,7 +127,6 @@ def checkpoint(
     """Verify a checkpoint file by file. --digest is of the manifest's root or file."""
     from mint2m.hash_bar import hash_bar
     from mint2m_verify.anchor import choose, options
-    from mint2m_verify.model_signing import verify_model
     from mint2m_verify.verify_tree import verify_checkpoint
 
     anchor = choose(
@@ -135,6 +134,8 @@ def checkpoint(
     )
     with hash_bar() as progress:
         if signature is not None:
+            from mint2m_verify.model_signing import verify_model
+
             wanted = options(at, progress=progress)
             return present(verify_model(directory, signature, anchor, wanted, manifest=manifest, seal=seal), form)
         return present(verify_checkpoint(directory, manifest, seal, anchor, options(at, progress=progress)), form)
