@@ -130,7 +130,7 @@ def policy_notes(accepted: Accepted) -> tuple[str, ...]:
         notes.append("when it was signed: no signature that counts has a verified time")
     if "transparency-log" in sources or accepted.logged:
         notes.append("whether the log shows everybody the same entries, and whether anybody watches it")
-    if accepted.mode in ("public-good", "private-root"):
+    if accepted.certified:
         notes.append("whether the authorities of the trusted root issued only what they should have")
     return tuple(notes)
 
@@ -154,22 +154,32 @@ def judge_policy(
     if seal is None or vouched.accepted is None or (whole and deployment is None):
         log.not_reached(required, (layout.SEAL,) if seal is None else (layout.DEPLOYMENT,))
     else:
-        log.judge(required, Standing.ATTESTED_ONLY, _asserted(anchor, seal, vouched.accepted, deployment, whole=whole))
+        check = _asserted(anchor, seal, vouched, vouched.accepted, deployment, whole=whole)
+        log.judge(required, Standing.ATTESTED_ONLY, check)
     if vouched.accepted is not None and vouched.accepted.rule is not None and vouched.accepted.rule.requires:
         log.judge("what the policy requires beside it", Standing.CHECKED, _beside(anchor, vouched.accepted))
 
 
 def _asserted(
-    anchor: PolicyAnchor, seal: Seal, accepted: Accepted, deployment: Deployment | None, *, whole: bool
+    anchor: PolicyAnchor,
+    seal: Seal,
+    vouched: Vouched,
+    accepted: Accepted,
+    deployment: Deployment | None,
+    *,
+    whole: bool,
 ) -> Check:
     statement = seal.statement
-    yield from check_asserted(
+    # Whoever may assert it may be the one whose signature is missing.
+    cause = next(iter(vouched.findings), None) if not accepted.met else None
+    for fault in check_asserted(
         anchor,
         accepted,
         hardware_class=statement.hardware_class,
         claim_scope=statement.claim_scope,
         file=layout.SEAL,
-    )
+    ):
+        yield fault.following(cause) if fault.id == "policy.assertion-not-allowed" else fault
     grant = None if deployment is None else deployment.authorization_grant
     for fault in check_grant(anchor, accepted, grant=grant, file=layout.DEPLOYMENT):
         yield fault if whole else found(fault.id, file=layout.DEPLOYMENT, actual="not looked at", hint=_WHOLE)
