@@ -47,7 +47,7 @@ class Unpacking:
 
     @contextmanager
     def file(self, path: str, *, executable: bool) -> Iterator[BinaryIO]:
-        """A new file at the relative `path`, synced when it is left; `path` is one that `Names` took in."""
+        """A new file at the relative `path`, which is one that `Names` took in."""
         if self._place is None:
             raise RuntimeError("there is no directory to unpack into")
         place = self._place / path
@@ -57,8 +57,6 @@ class Unpacking:
             descriptor = os.open(place, flags, 0o755 if executable else 0o644)
             with os.fdopen(descriptor, "wb") as stream:
                 yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
         except OSError as fault:
             raise self._unwritable(fault) from fault
 
@@ -68,7 +66,10 @@ class Unpacking:
             raise RuntimeError("there is nothing to publish")
         self._refuse_existing()
         try:
-            for directory, _, _ in os.walk(self._place, topdown=False):
+            # Not at each file: a refused archive is not worth the wait, and by now most of it lies on the disk.
+            for directory, _, names in os.walk(self._place, topdown=False):
+                for name in names:
+                    _sync_file(Path(directory, name))
                 sync_directory(Path(directory))
             self._place.chmod(0o755)
             # A directory is renamed onto nothing but an empty directory, so a rival's files are never replaced.
@@ -84,3 +85,11 @@ class Unpacking:
 
     def _unwritable(self, fault: OSError) -> FindingError:
         return FindingError(found("file.unwritable", file=str(self._target), actual=fault.strerror))
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
