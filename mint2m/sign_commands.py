@@ -82,6 +82,7 @@ def file(
     identity: Identity = None,
     issuer: Issuer = None,
     output: Annotated[Path | None, typer.Option("--output", help="The bundle of a single FILE.")] = None,
+    form: Annotated[Format, typer.Option("--format", help="text or json.")] = Format.TEXT,
 ) -> Outcome:
     """Sign files: the Sigstore bundle of FILE is FILE.sigstore.json, and says nothing of the file's name."""
     from mint2m.sign_texts import files_outcome
@@ -101,4 +102,4 @@ def file(
         issuer=issuer,
     )
     chosen = options.choose(ask=ask)
-    return files_outcome(sign_files(files, chosen, output=output), chosen.describe())
+    return files_outcome(sign_files(files, chosen, output=output), chosen.describe(), form)

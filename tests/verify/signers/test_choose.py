@@ -191,6 +191,14 @@ def test_a_signer_uri_that_leads_nowhere_is_one_finding(
     assert fault(SignerOptions(uri=uri.format(keys=keys), public_key=named).choose) == expected
 
 
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, keys: Path) -> None:
+    monkeypatch.setenv("PYKCS11LIB", str(keys / "module.so"))
+    monkeypatch.setattr("securesystemslib.signer._hsm_signer.PKCS11_IMPORT_ERROR", "'python-pkcs11' required")
+    with pytest.raises(FindingError) as raised:
+        SignerOptions(uri="hsm:2").choose(ask=lambda _: b"1234")
+    assert (raised.value.finding.id, raised.value.finding.hint) == ("signer.unavailable", "pip install 'mint2m[hsm]'")
+
+
 def test_a_key_file_that_is_another_key_than_its_public_half_is_found_out(keys: Path) -> None:
     signing.new_key_pair(str(keys / "other"))
     with pytest.raises(FindingError) as raised:
@@ -256,7 +264,10 @@ def test_a_key_is_made_encrypted_shown_and_used_by_the_commands(mint2m: Mint2m, 
     (keys / "a.txt").write_text("abc")
     command = ("sign", "file", keys / "a.txt", "--key", keys / "n.key")
     assert mint2m(*command, stdin=subprocess.DEVNULL).returncode == 2
-    assert mint2m(*command, "--passphrase-file", keys / "secret").returncode == 0
+    done = mint2m(*command, "--passphrase-file", keys / "secret", "--format", "json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["verdict"], report["command"]) == (0, "accepted", "sign file")
+    assert "a.txt.sigstore.json" in report["requirements"][0]["found"]
     both = mint2m("keys", "new", keys / "m", "--passphrase", "--passphrase-file", keys / "secret")
     nobody = mint2m("keys", "new", keys / "m", "--passphrase", stdin=subprocess.DEVNULL)
     assert (both.returncode, nobody.returncode) == (2, 2) and not (keys / "m.key").exists()
