@@ -153,10 +153,18 @@ def new_key_pair(name: str, kind: KeyKind = "p256", passphrase: bytes | None = N
 
 
 def sign_bytes(message: bytes, key: PrivateKey) -> bytes:
-    """The signature of `message`: DER ECDSA with SHA-256, or raw Ed25519."""
+    """The signature of `message`: DER ECDSA with SHA-256, or raw Ed25519.
+
+    ECDSA is deterministic by RFC 6979 where OpenSSL can do that (3.2 and newer), so that the same release is the same
+    bytes; elsewhere each signature is another, and as good.
+    """
     if isinstance(key, ed25519.Ed25519PrivateKey):
         return key.sign(message)
-    return key.sign(message, ec.ECDSA(hashes.SHA256()))
+    try:
+        algorithm = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
+    except UnsupportedAlgorithm:
+        algorithm = ec.ECDSA(hashes.SHA256())
+    return key.sign(message, algorithm)
 
 
 def verify_bytes(message: bytes, signature: bytes, key: PublicKey) -> bool:
