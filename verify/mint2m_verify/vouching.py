@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mint2m_verify import layout
 from mint2m_verify.anchor import CONSISTENT_MODE, Anchor, ConsistencyOnly, DigestAnchor, KeyAnchor, NoAnchor
@@ -16,13 +17,12 @@ from mint2m_verify.documents import Deployment
 from mint2m_verify.finding import Finding, Standing, found
 from mint2m_verify.findings import Check, Findings, drain
 from mint2m_verify.policy.anchor import PolicyAnchor
-from mint2m_verify.policy.assertions import check_asserted, check_grant
-from mint2m_verify.policy.judge import Accepted, check_required, judge_signatures
-from mint2m_verify.policy.roles import TRAINING_RUN
-from mint2m_verify.policy.signers import weakest
 from mint2m_verify.seal import Seal, short
 from mint2m_verify.signing import key_id, verify_bytes
 from mint2m_verify.statement import Envelope
+
+if TYPE_CHECKING:
+    from mint2m_verify.policy import Accepted  # loaded where there is a policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +102,9 @@ def _signature(envelope: Envelope, anchor: KeyAnchor) -> Iterator[Finding]:
 
 
 def _by_policy(seal: Seal, anchor: PolicyAnchor) -> Vouched:
+    from mint2m_verify.policy import TRAINING_RUN, judge_signatures
+    from mint2m_verify.policy.signers import weakest
+
     findings, accepted = drain(judge_signatures(anchor, seal.bundles, TRAINING_RUN))
     mode = "none"
     if accepted.mode is not None:
@@ -169,6 +172,8 @@ def _asserted(
     *,
     whole: bool,
 ) -> Check:
+    from mint2m_verify.policy import check_asserted, check_grant
+
     statement = seal.statement
     # Whoever may assert it may be the one whose signature is missing.
     cause = next(iter(vouched.findings), None) if not accepted.met else None
@@ -187,6 +192,8 @@ def _asserted(
 
 
 def _beside(anchor: PolicyAnchor, accepted: Accepted) -> Check:
+    from mint2m_verify.policy import TRAINING_RUN, check_required
+
     yield from check_required(anchor, accepted, (TRAINING_RUN,) if accepted.met else ())
     return "all there"
 
