@@ -270,18 +270,25 @@ def test_now_is_not_before_what_was_just_signed(bench: Any, tmp_path: Any) -> No
     assert anchor.evaluated_at.endswith("Z") and "." not in anchor.evaluated_at
 
 
-def test_a_policy_of_keys_alone_never_loads_sigstore() -> None:
+def loaded(*anchor: object) -> list[str]:
+    """What verifying the base run under `anchor` loads, of what some anchors never need."""
     code = (
         "import sys\n"
         "from mint2m.__main__ import run\n"
         "outcome = run(sys.argv[1:])\n"
         "assert outcome.verdict == 0, outcome.text\n"
-        "print([m for m in ('sigstore', 'sigstore_models', 'pydantic', 'rfc3161_client') if m in sys.modules])"
+        "known = ('sigstore', 'pydantic', 'mint2m_verify.sigstore_bundle', 'mint2m_verify.policy.judge')\n"
+        "print(*[name for name in known if name in sys.modules])"
     )
-    policy = VECTORS / "right-policy/outside/policy.json"
-    words = ("verify", "run", VECTORS / "bases/run", "--policy", policy, "--at", "2026-07-01T00:00:00Z")
-    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    words = map(str, ("verify", "run", VECTORS / "bases/run", *anchor))
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_a_key_loads_no_policy_and_a_policy_of_keys_alone_no_sigstore() -> None:
+    assert loaded("--key", VECTORS / "test-only-keys/release.pub") == []
+    policy = ("--policy", VECTORS / "right-policy/outside/policy.json", "--at", "2026-07-01T00:00:00Z")
+    assert loaded(*policy) == ["mint2m_verify.sigstore_bundle", "mint2m_verify.policy.judge"]
 
 
 @pytest.mark.parametrize(
