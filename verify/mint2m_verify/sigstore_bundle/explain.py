@@ -19,7 +19,7 @@ from mint2m_verify.finding import Finding, found
 from mint2m_verify.sigstore_bundle import library, log
 from mint2m_verify.sigstore_bundle.boundary import Refusal, guarded
 from mint2m_verify.sigstore_bundle.certificate import Facts
-from mint2m_verify.sigstore_bundle.entry import differences, kinds_for
+from mint2m_verify.sigstore_bundle.entry import check_body
 from mint2m_verify.sigstore_bundle.model import Content, Envelope, SignedBundle, SignedTime
 from mint2m_verify.sigstore_bundle.root import TrustRoot
 
@@ -39,7 +39,7 @@ def reasons(
     signed = signature_holds(facts.key, bundle.content, artifact_sha256)
     if not signed:
         yield signature_finding(bundle)
-    yield from entry_findings(bundle, facts, artifact_sha256)
+    yield from check_body(bundle, facts.witnessed, artifact_sha256)
 
 
 def signature_holds(key: ec.EllipticCurvePublicKey, content: Content, artifact_sha256: str | None) -> bool:
@@ -63,21 +63,6 @@ def signature_finding(bundle: SignedBundle) -> Finding:
         pointer="/dsseEnvelope/signatures/0/sig" if envelope else "/messageSignature/signature",
         expected="a signature by the certificate's key over " + ("this payload" if envelope else "this artifact"),
     )
-
-
-def entry_findings(bundle: SignedBundle, facts: Facts, artifact_sha256: str | None) -> Iterator[Finding]:
-    """Where the log entry is about another signature, signer or content."""
-    for entry in bundle.entries[:1]:
-        if (entry.kind, entry.version) not in kinds_for(bundle.content):
-            return  # told before
-        for pointer, expected in differences(entry, bundle.content, facts.witnessed, artifact_sha256):
-            yield found(
-                "sigstore.log-entry-mismatch",
-                file=bundle.file,
-                pointer=f"/verificationMaterial/tlogEntries/0/canonicalizedBody#{pointer}",
-                expected=expected,
-            )
-            return
 
 
 def _chain(
