@@ -264,11 +264,12 @@ def test_the_project_s_own_release_is_built_and_verifies_itself(mint2m: Any, tmp
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", "--depth", "1", f"file://{ROOT}", clone], check=True)
     assert mint2m("keys", "new", tmp_path / "key").returncode == 0
-    done = mint2m("release", "build", "--source", clone, "--key", tmp_path / "key.key", "--output", tmp_path)
+    build = ("release", "build", "--source", clone, "--key", tmp_path / "key.key", "--output", tmp_path)
+    done = mint2m(*build, timeout=600)  # seconds, but for a machine that is busy with other tests
     assert done.returncode == 0, done.stdout
     (archive,) = tmp_path.glob("mint2m-v*-release-bundle.tar.gz")
     words = ("verify", "bundle", archive, "--key", tmp_path / "key.pub", "--checkout", clone)
-    done = mint2m(*words, "--verified-output", tmp_path / "verified")
+    done = mint2m(*words, "--verified-output", tmp_path / "verified", timeout=600)
     assert done.returncode == 0, done.stdout
     (wheel,) = (tmp_path / "verified/wheel").glob("*.whl")
     with zipfile.ZipFile(wheel) as packed:
