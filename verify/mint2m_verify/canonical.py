@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
@@ -22,6 +23,8 @@ JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, J
 
 #: Integers beyond this lose digits in a double; RFC 8785 has no form for them.
 MAX_SAFE_INTEGER = 2**53 - 1
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +208,7 @@ def _check_integers(numbers: list[int], *, file: str) -> None:
 
 
 def _check_string(text: str, *, file: str) -> None:
-    if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
+    if not text.isascii() and _SURROGATE.search(text) is not None:
         raise FindingError(found("json.lone-surrogate", file=file, actual=ascii(text)[:64]))
 
 
