@@ -43,6 +43,7 @@ COMMANDS = (
     _listed("parity", "parity_commands", "Export and compare the numbers of an update."),
     _listed("model", "model_commands", "Make a tiny model snapshot, or the manifest of one."),
     _listed("fixture", "fixture_commands", "Build and check training fixtures."),
+    _listed("payload", "payload_commands", "Build the deterministic payload of a long prompt."),
     _listed("schema", "schema_commands", "List, show and apply the JSON Schemas of all documents."),
     _listed("explain", "explain_command", "Say what a finding means, what follows from it and what to do."),
 )
