@@ -5,7 +5,7 @@ K kept rows a query.
 """
 
 from mint2m_trainer.kernels.attention import SparseAttention
-from mint2m_trainer.kernels.interface import Candidates, Kernels, KeyBlock
+from mint2m_trainer.kernels.interface import Candidates, KernelError, Kernels, KeyBlock
 from mint2m_trainer.kernels.reference import TorchKernels
 
-__all__ = ["Candidates", "Kernels", "KeyBlock", "SparseAttention", "TorchKernels"]
+__all__ = ["Candidates", "KernelError", "Kernels", "KeyBlock", "SparseAttention", "TorchKernels"]
