@@ -28,7 +28,7 @@ from mint2m_trainer.optimizer import NORM_EPS, AdamWStep
 from mint2m_trainer.prefix.decisions import Decisions
 from mint2m_trainer.prefix.layout import Layout
 from mint2m_trainer.prefix.session import Mode, Session, page_shape
-from mint2m_trainer.prefix.store import MemoryRowStore
+from mint2m_trainer.prefix.store import PAGE_ROWS, make_store
 from mint2m_trainer.records import Records, write_adapter_copy, write_scores, write_tensors
 from mint2m_trainer.scoring import Group, ResponseOutcome
 from mint2m_verify import layout as places
@@ -386,7 +386,12 @@ class Update:
             comm=comm,
             kernels=TorchKernels(query_tile=profile.memory.query_tile),
             layout=Layout(chunk=profile.prefix.chunk_tokens, cp=comm.size, rank=comm.rank, route=profile.prefix.route),
-            store=MemoryRowStore(page_shape(policy.inner)),
+            store=make_store(
+                profile.memory.store or "memory",
+                page_shape(policy.inner),
+                page_rows=profile.memory.page_rows or PAGE_ROWS,
+                device=compat.device(),
+            ),
             decisions=Decisions(profile.prefix.decisions),
             mode=mode,
             prompt=torch.tensor(rollout.prompt_tokens, dtype=torch.int64, device=compat.device()),

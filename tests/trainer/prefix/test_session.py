@@ -282,7 +282,7 @@ def test_a_changed_page_is_refused(single: Comm, small_snapshot: Path) -> None:
     made = policy(single, small_snapshot)
     run = session(made, single, "exact")
     run.capture()
-    run._store.chunk_rows(run.chunks[0]).rows[0][0, 0] += 1e-6
+    run._store.chunk_rows(0).rows[0][0, 0] += 1e-6
     with pytest.raises(PrefixError, match="changed since"):
         run.score(0)
 
@@ -293,7 +293,7 @@ def test_a_recomputed_row_that_differs_by_one_bit_aborts_the_reverse_pass(single
     run.capture()
     for response in range(len(RESPONSES)):
         run.replay(response, weighted)
-    row = run._store.chunk_rows(run.chunks[2]).rows[1]
+    row = run._store.chunk_rows(2).rows[1]
     row.view(torch.int64)[0, 0] ^= 1
     run._witness = run._store.witness()  # hide the write from the witness: the comparison must see it by itself
     with pytest.raises(PrefixError, match=r"chunk 2 layer 1: recomputed rows differ"):

@@ -1,11 +1,13 @@
 """Collectives with autograd. Backward is a collective too, in the same order on every rank.
 
 Sums over ranks are made in rank order, one addition after another, so a gradient does not depend on the
-library's reduction tree. Shares may be uneven: every rank passes its own rows and the counts of all.
+library's reduction tree. Shares may be uneven: every rank passes its own rows and the counts of all. A rank that has
+nothing to send or to receive takes part all the same, so no rank waits for another that left.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from mint2m_trainer import compat
 from mint2m_trainer.comm.groups import Comm
 from mint2m_trainer.comm.ledger import Tag
 
@@ -56,6 +59,22 @@ def return_rows(grad: Tensor, counts: Sequence[int], comm: Comm, tag: Tag, name:
     for rank in range(1, comm.size):
         total += received[rank * mine : (rank + 1) * mine]
     return total
+
+
+def exchange_counts(sent: Sequence[int], comm: Comm, tag: Tag, name: str) -> tuple[int, ...]:
+    """How many rows come from each rank, where this rank will send `sent[r]` rows to rank r."""
+    comm.ledger.record(tag, f"{name}.counts", 8 * len(sent))
+    if comm.size == 1:
+        return tuple(sent)
+    mine = torch.tensor(sent, dtype=torch.int64, device=compat.device())
+    received = torch.empty_like(mine)
+    dist.all_to_all_single(received, mine, group=comm.group)
+    return tuple(received.tolist())
+
+
+def send_rows(x: Tensor, *, received: Sequence[int], sent: Sequence[int], comm: Comm, tag: Tag, name: str) -> Tensor:
+    """`exchange_rows` without autograd, for any dtype."""
+    return _exchange(x, tuple(received), tuple(sent), comm, tag, name)
 
 
 def exchange_rows(
@@ -106,5 +125,11 @@ def _exchange(x: Tensor, received: tuple[int, ...], sent: tuple[int, ...], comm:
     if comm.size == 1:
         return x.view_as(x)
     result = x.new_empty(sum(received), *x.shape[1:])
-    dist.all_to_all_single(result, x.contiguous(), list(received), list(sent), group=comm.group)
+    # As bytes: a backend need not know the dtype of what it only carries.
+    dist.all_to_all_single(_bytes(result), _bytes(x.contiguous()), list(received), list(sent), group=comm.group)
     return result
+
+
+def _bytes(rows: Tensor) -> Tensor:
+    """[n, ...] contiguous -> [n, bytes a row] uint8, the same memory."""
+    return rows.view(rows.shape[0], math.prod(rows.shape[1:])).view(torch.uint8)
