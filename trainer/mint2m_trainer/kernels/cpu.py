@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mint2m_trainer.kernels import cpu_attention as attention
 from mint2m_trainer.kernels import cpu_selection as selection
 from mint2m_trainer.kernels.interface import Candidates, KernelError, KeyBlock
 from mint2m_trainer.kernels.lanes import PANEL_ROWS
@@ -58,6 +59,56 @@ class CpuKernels:
             held[part].sort(axis=1)
             selection.unpack(held[part], counts[part], scores[part].numpy())
         return Candidates(scores=scores, positions=positions)
+
+    def attend(
+        self, q: Tensor, rows: Tensor, idx: Tensor, ok: Tensor, scale: float, value_width: int
+    ) -> tuple[Tensor, Tensor]:
+        _accept(q, "q")
+        queries, heads, _ = q.shape
+        table = _table(rows)
+        out = q.new_empty(queries, heads, value_width)
+        lse = torch.empty(queries, heads, dtype=torch.float32)
+        for part in _parts(queries, self._query_tile):
+            wide = torch.empty(part.stop - part.start, heads, value_width, dtype=torch.float32)
+            fault = attention.attend(
+                _wide(q[part]), table, *_slots(idx[part], ok[part]), np.float32(scale), wide.numpy(), lse[part].numpy()
+            )
+            _all_named(fault, part, rows)
+            out[part] = wide
+        return out, lse
+
+    def attend_backward(
+        self,
+        q: Tensor,
+        rows: Tensor,
+        idx: Tensor,
+        ok: Tensor,
+        scale: float,
+        out: Tensor,
+        lse: Tensor,
+        grad: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        _accept(q, "q")
+        _accept(grad, "grad")
+        table = _table(rows)
+        grad_q = torch.empty_like(q, memory_format=torch.contiguous_format)
+        grad_rows = torch.zeros(rows.shape, dtype=torch.float32)
+        for part in _parts(q.shape[0], self._query_tile):
+            wide = torch.empty(part.stop - part.start, *q.shape[1:], dtype=torch.float32)
+            fault = attention.attend_backward(
+                _wide(q[part]),
+                table,
+                *_slots(idx[part], ok[part]),
+                np.float32(scale),
+                _wide(out[part]),
+                _wide(lse[part]),
+                _wide(grad[part]),
+                wide.numpy(),
+                grad_rows.numpy(),
+            )
+            _all_named(fault, part, rows)
+            grad_q[part] = wide
+        return grad_q, grad_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +159,27 @@ def _padded(values: Tensor, fill: float) -> np.ndarray:
     out = torch.full((-(-count // PANEL_ROWS) * PANEL_ROWS, *values.shape[1:]), fill, dtype=dtype)
     out[:count].copy_(values)
     return out.numpy()
+
+
+def _wide(values: Tensor) -> np.ndarray:
+    """Contiguous float32, copied only where it is not."""
+    return values.detach().to(torch.float32).contiguous().numpy()
+
+
+def _table(rows: Tensor) -> np.ndarray:
+    """Rows as they are kept: float32, or the 16 bits of each bfloat16; never a converted copy of the whole table."""
+    _accept(rows, "rows")
+    held = rows.detach().contiguous()
+    return held.numpy() if held.dtype == torch.float32 else held.view(torch.int16).numpy().view(np.uint16)
+
+
+def _slots(idx: Tensor, ok: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    return idx.to(torch.int64).contiguous().numpy(), ok.contiguous().numpy()
+
+
+def _all_named(fault: int, part: slice, rows: Tensor) -> None:
+    if fault >= 0:
+        raise KernelError(f"query {part.start + fault} selects a row outside the {rows.shape[0]} that there are")
 
 
 def _parts(queries: int, size: int) -> Iterator[slice]:

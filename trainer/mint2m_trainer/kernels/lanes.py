@@ -12,6 +12,7 @@ Nothing here checks bounds: callers own every buffer and pad it to whole vectors
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,79 @@ def collect_above(typing, values, at, count, bound, lanes_of_bits, out):  # type
 
 
 @intrinsic
+def exp_row(typing, values, at, count, shift):  # type: ignore[no-untyped-def]
+    """values = exp(values - shift), none of them far above shift; returns their sum. `count` a multiple of 8.
+
+    Cephes' expf: 2^n e^r with |r| <= ln(2)/2 and a polynomial of degree 7, within 2 ulp; below e^-87.3 it is 0, and NaN
+    stays NaN. The sum is that of eight lanes, each ascending, then of halves.
+    """
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        values = _pointer(context, builder, signature.args[0], args[0])
+        shift = _splat(builder, args[3])
+        total = cgutils.alloca_once_value(builder, _ZERO)
+        with cgutils.for_range(builder, builder.sdiv(args[2], _int(LANES)), intp=_I64) as vector:
+            here = builder.add(args[1], builder.mul(vector.index, _int(LANES)))
+            x = builder.fsub(_load(builder, values, here), shift)
+            result = _exp(builder, x)
+            _store(builder, result, values, here)
+            builder.store(builder.fadd(builder.load(total), result), total)
+        return _halves(builder, builder.load(total), builder.fadd)
+
+    return types.float32(_FLAT, _N, _N, types.float32), emit
+
+
+@intrinsic
+def max_row(typing, values, at, count):  # type: ignore[no-untyped-def]
+    """The greatest of `count` values, a multiple of 8; NaN is passed over."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        values = _pointer(context, builder, signature.args[0], args[0])
+        greatest = cgutils.alloca_once_value(builder, ir.Constant(_VECTOR, [float("-inf")] * LANES))
+
+        def greater(one: ir.Value, other: ir.Value) -> ir.Value:
+            return builder.select(builder.fcmp_ordered(">", other, one), other, one)
+
+        with cgutils.for_range(builder, builder.sdiv(args[2], _int(LANES)), intp=_I64) as vector:
+            here = builder.add(args[1], builder.mul(vector.index, _int(LANES)))
+            builder.store(greater(builder.load(greatest), _load(builder, values, here)), greatest)
+        return _halves(builder, builder.load(greatest), greater)
+
+    return types.float32(_FLAT, _N, _N), emit
+
+
+@intrinsic
+def dot_row(typing, a, a_at, b, b_at, count):  # type: ignore[no-untyped-def]
+    """Sum of a[i] b[i] over `count`, a multiple of 8: eight lanes, each ascending, then halves."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        a = _pointer(context, builder, signature.args[0], args[0])
+        b = _pointer(context, builder, signature.args[2], args[2])
+        total = cgutils.alloca_once_value(builder, _ZERO)
+        with cgutils.for_range(builder, builder.sdiv(args[4], _int(LANES)), intp=_I64) as vector:
+            step = builder.mul(vector.index, _int(LANES))
+            product = builder.fmul(
+                _load(builder, a, builder.add(args[1], step)), _load(builder, b, builder.add(args[3], step))
+            )
+            builder.store(builder.fadd(builder.load(total), product), total)
+        return _halves(builder, builder.load(total), builder.fadd)
+
+    return types.float32(_FLAT, _N, _FLAT, _N, _N), emit
+
+
+@intrinsic
+def widen(typing, value):  # type: ignore[no-untyped-def]
+    """A float32 as it is, or a bfloat16, given as its 16 bits, as the float32 that it equals."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        if signature.args[0] == types.float32:
+            return args[0]
+        return builder.bitcast(builder.shl(builder.zext(args[0], _I32), ir.Constant(_I32, 16)), _F32)
+
+    return (types.float32(value), emit) if value in (types.float32, types.uint16) else None
+
+
+@intrinsic
 def bits_of(typing, value):  # type: ignore[no-untyped-def]
     """The bits of a float32 as int32."""
 
@@ -195,6 +269,38 @@ def _panel(finish: _Finish) -> Any:
         return context.get_dummy_value()
 
     return emit
+
+
+def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """e^x of a vector; source of the constants: Cephes, single/expf.c."""
+
+    def many(value: float) -> ir.Constant:
+        return ir.Constant(_VECTOR, [value] * LANES)
+
+    def many_int(value: int) -> ir.Constant:
+        return ir.Constant(integers, [value] * LANES)
+
+    integers = ir.VectorType(_I32, LANES)
+    x = builder.select(builder.fcmp_ordered("<", x, many(-88.0)), many(-88.0), x)  # NaN is not less
+    # Adding 1.5 * 2^23 leaves x / ln 2 rounded to an integer in the low bits.
+    magic = builder.fadd(builder.fmul(x, many(1.44269504088896341)), many(12582912.0))
+    n = builder.fsub(magic, many(12582912.0))
+    r = builder.fsub(x, builder.fmul(n, many(0.693359375)))
+    r = builder.fsub(r, builder.fmul(n, many(-2.12194440e-4)))
+    poly = many(1.9875691500e-4)
+    for term in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+        poly = builder.fadd(builder.fmul(poly, r), many(term))
+    poly = builder.fadd(builder.fadd(builder.fmul(poly, builder.fmul(r, r)), r), many(1.0))
+    exponent = builder.add(builder.bitcast(magic, integers), many_int(127 - 0x4B400000))
+    return builder.fmul(poly, builder.bitcast(builder.shl(exponent, many_int(23)), _VECTOR))
+
+
+def _halves(builder: ir.IRBuilder, vector: ir.Value, join: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
+    """Lanes 0-3 with 4-7, then 0-1 with 2-3, then 0 with 1."""
+    for half in (4, 2, 1):
+        other = _shuffle(builder, vector, vector, [(lane + half) % LANES for lane in range(LANES)])
+        vector = join(vector, other)
+    return builder.extract_element(vector, ir.Constant(_I32, 0))
 
 
 def _int(value: int) -> ir.Constant:
