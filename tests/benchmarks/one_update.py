@@ -4,12 +4,14 @@
 
 Prints one JSON line. Methods: `exact`, `detached` and `conventional` are this trainer's; `huggingface` is transformers'
 `glm_moe_dsa` with the same LoRA, each response through the whole sequence, plain autograd and AdamW. All take the same
-snapshot, adapter and rollout, and old log-probs from the rollout, so that loss and gradient norm must agree.
+snapshot, adapter and rollout, and old log-probs from the rollout, so that loss and gradient norm must agree. Each first
+runs once over a few tokens, unmeasured: code that is mapped on first use is memory of the libraries, not of the method.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import sys
 import tempfile
@@ -27,6 +29,9 @@ METHODS: tuple[Method, ...] = ("exact", "detached", "conventional", "huggingface
 #: Old log-probs are a sampler's and arbitrary here; with bounds this wide no token is clipped and all are trained.
 CLIP_LOW, CLIP_HIGH = 1.0, 1e6
 LORA_RANK, LORA_ALPHA = 8, 16.0
+
+#: Prompt of the unmeasured run.
+WARM_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,7 @@ class Meter:
     """Times the phases of this process; made when everything is loaded."""
 
     def __init__(self) -> None:
+        gc.collect()
         ctypes.CDLL(None).malloc_trim(0)  # what loading freed must not pass for resident, and hide a peak
         Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins here
         self.loaded_bytes = _status_bytes("VmRSS")
@@ -82,6 +88,12 @@ class Meter:
         self.phases.append((phase, now - self._last))
         self._last = now
 
+    def ended(self) -> Meter:
+        """Read the clocks and the high-water mark now."""
+        self._cpu_seconds = time.process_time() - self._cpu
+        self._peak_bytes = _status_bytes("VmHWM") - self.loaded_bytes
+        return self
+
     def cost(self, request: Request, rollout: Mapping[str, Any], *, loss: float, norm: float) -> Cost:
         return Cost(
             method=request.method,
@@ -90,9 +102,9 @@ class Meter:
             response_tokens=max(map(len, rollout["responses"])),
             phases=tuple(self.phases),
             seconds=self._last - self._wall,
-            cpu_seconds=time.process_time() - self._cpu,
+            cpu_seconds=self._cpu_seconds,
             loaded_bytes=self.loaded_bytes,
-            peak_bytes=_status_bytes("VmHWM") - self.loaded_bytes,
+            peak_bytes=self._peak_bytes,
             loss=loss,
             gradient_norm=norm,
         )
@@ -113,6 +125,13 @@ def run(request: Request) -> Cost:
 
 
 def _ours(request: Request, rollout: Mapping[str, Any]) -> Cost:
+    _update(request, _shortened(rollout))
+    meter, loss, norm = _update(request, rollout)
+    return meter.cost(request, rollout, loss=loss, norm=norm)
+
+
+def _update(request: Request, rollout: Mapping[str, Any]) -> tuple[Meter, float, float]:
+    """Phases up to the step; (meter, loss, gradient norm)."""
     from mint2m_trainer.update import Update
     from mint2m_verify import phases
 
@@ -137,7 +156,12 @@ def _ours(request: Request, rollout: Mapping[str, Any]) -> Cost:
             update.close()
         if meter is None:
             raise RuntimeError("nothing was materialized")
-        return meter.cost(request, rollout, loss=loss, norm=norm)
+        return meter.ended(), loss, norm
+
+
+def _shortened(rollout: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The rollout with a prompt of a few tokens."""
+    return {**rollout, "prompt_tokens": rollout["prompt_tokens"][:WARM_TOKENS]}
 
 
 def rank_inputs(request: Request, rollout: Mapping[str, Any], run_dir: Path) -> Any:
@@ -213,29 +237,40 @@ def _huggingface(request: Request, rollout: Mapping[str, Any]) -> Cost:
         name.removeprefix("base_model.model."): tensor.float().requires_grad_()
         for name, tensor in load_file(Path(request.adapter) / "adapter_model.safetensors").items()
     }
-    base = dict(model.named_parameters())
-    prompt = torch.tensor(rollout["prompt_tokens"])
-    rewards = torch.tensor(rollout["rewards"], dtype=torch.float64)
-    advantages = ((rewards - rewards.mean()) / (rewards.std() + 1e-6)).float()
-    scored = sum(map(len, rollout["responses"]))
+
+    def group(given: Mapping[str, Any], meter: Meter | None) -> float:
+        """Forward and backward of every response; the loss."""
+        base = dict(model.named_parameters())
+        prompt = torch.tensor(given["prompt_tokens"])
+        rewards = torch.tensor(given["rewards"], dtype=torch.float64)
+        advantages = ((rewards - rewards.mean()) / (rewards.std() + 1e-6)).float()
+        scored, total = sum(map(len, given["responses"])), 0.0
+        for g, tokens in enumerate(given["responses"]):
+            response, old = torch.tensor(tokens), torch.tensor(given["old_logprobs"][g])
+            weights = {name: _adapted(name, weight, lora) for name, weight in base.items()}
+            options = {"use_cache": False, "logits_to_keep": len(tokens) + 1}  # no head over the prompt
+            ids = torch.cat([prompt, response])[None]
+            logits = torch.func.functional_call(model, weights, (ids,), options).logits[0]
+            logp = torch.log_softmax(logits[:-1].float(), -1).gather(-1, response[:, None])[:, 0]  # [R]
+            ratio, a = torch.exp(logp - old), advantages[g]
+            gain = torch.minimum(ratio * a, ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH) * a)
+            loss = -gain.sum() / scored
+            loss.backward()
+            total += float(loss.detach())
+            if meter is not None:
+                meter.lap(f"grpo-{g}")
+        return total
+
+    group(_shortened(rollout), None)
+    for tensor in lora.values():
+        tensor.grad = None
     optimizer = torch.optim.AdamW(lora.values(), lr=1e-4, weight_decay=0.01)
-    meter, total = Meter(), 0.0
-    for g, tokens in enumerate(rollout["responses"]):
-        response, old = torch.tensor(tokens), torch.tensor(rollout["old_logprobs"][g])
-        weights = {name: _adapted(name, weight, lora) for name, weight in base.items()}
-        options = {"use_cache": False, "logits_to_keep": len(tokens) + 1}  # no head over the prompt
-        logits = torch.func.functional_call(model, weights, (torch.cat([prompt, response])[None],), options).logits[0]
-        logp = torch.log_softmax(logits[:-1].float(), -1).gather(-1, response[:, None])[:, 0]  # [R]
-        ratio, a = torch.exp(logp - old), advantages[g]
-        gain = torch.minimum(ratio * a, ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH) * a)
-        loss = -gain.sum() / scored
-        loss.backward()
-        total += float(loss.detach())
-        meter.lap(f"grpo-{g}")
+    meter = Meter()
+    total = group(rollout, meter)
     norm = float(torch.nn.utils.clip_grad_norm_(lora.values(), 1.0))
     optimizer.step()
     meter.lap("optimizer-step")
-    return meter.cost(request, rollout, loss=total, norm=norm)
+    return meter.ended().cost(request, rollout, loss=total, norm=norm)
 
 
 _topk = torch.Tensor.topk
