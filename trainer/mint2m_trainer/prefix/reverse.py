@@ -65,7 +65,7 @@ def reverse_prefix(
         gradients = [store.take_grad(layer, span.index) for layer in range(len(stored.rows))]  # each [count, D]
         store.release(span.index)  # attention of this chunk must see only what came before it
         released += len(stored.rows) if share.count else 0
-        passage = recompute(span, decisions.replayer(span.index, share.rows))
+        passage = recompute(span, decisions.replayer(share))
         found = _compare(passage, stored, span)
         largest = max(largest, _agreed(found, comm, Tag(phase=phase, chunk=span.index), span))
         compared += found.rows

@@ -141,7 +141,8 @@ class Session:
         self._store.claim(self._label, self._digest)
         pages = hashlib.sha256()
         for span in self.chunks:
-            tape = self._decisions.recorder(span.index) if self._mode == "exact" else FreshChoice()
+            kept = self._mode == "exact"
+            tape = self._decisions.recorder(self._layout.share(span)) if kept else FreshChoice()
             passage = self._run_chunk(span, tape, f"{self._label}.capture", self._view(exact=False))
             rows = tuple(layer.rows for layer in passage.layers)
             self._store.append(span.index, ChunkRows(rows=rows, keys=tuple(layer.keys for layer in passage.layers)))
@@ -244,7 +245,8 @@ class Session:
             prefix, start = self._view(exact=exact), self._prompt.numel() - 1
         span = Span(index=len(self.chunks), start=start, stop=start + tokens.numel())
         share = self._layout.share(span)
-        passage = self._passage(share, phase, prefix, FreshChoice(), rows=False)
+        tape = self._decisions.responder(share, response)
+        passage = self._passage(share, phase, prefix, tape, rows=False)
         targets = torch.cat([tokens[1:], tail[-1:]])
         logp = self._model(self._tokens(share, tokens), passage, self._tokens(share, targets))
         if logp is None:
