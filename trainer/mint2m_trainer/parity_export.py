@@ -103,7 +103,7 @@ def oracle_run(
             model_dir, adapter_dir, rollout, case, prefix_gradient, ranks, dtype, Path(folder), constants or Constants()
         )
         run_local(inputs)
-        _write(Path(folder), out, case, prefix_gradient, ranks, dtype)
+        write_export(Path(folder), out, case, prefix_gradient, ranks, dtype)
 
 
 def export_inputs(
@@ -249,7 +249,8 @@ def _profile(
     )
 
 
-def _write(run_dir: Path, out: Path, case: str, mode: str, ranks: int, dtype: str) -> None:
+def write_export(run_dir: Path, out: Path, case: str, mode: str, ranks: int, dtype: str) -> None:
+    """The numbers of a finished update in `run_dir`, as `oracle_run` writes them."""
     scores = Scores.parse((run_dir / places.SCORES).read_bytes(), file=places.SCORES)
     report = {
         "case": case,
