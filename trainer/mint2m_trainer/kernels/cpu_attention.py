@@ -19,13 +19,16 @@ from mint2m_trainer.kernels.lanes import (
     LANES,
     PANEL_COLUMNS,
     PANEL_ROWS,
+    add_row,
+    copy_row,
     dot_row,
     exp_row,
     max_row,
     panel_add,
     panel_set,
+    scale_row,
+    slope_row,
     transpose8,
-    widen,
 )
 
 #: Selected rows worked on at once.
@@ -49,6 +52,7 @@ def attend(q, rows, idx, ok, scale, out, lse):  # type: ignore[no-untyped-def]
     value_width = out.shape[2]
     wide, tall = _up(width, PANEL_COLUMNS), _up(heads, PANEL_ROWS)
     columns = _up(value_width, PANEL_COLUMNS)
+    flat_q, flat_out = q.reshape(-1), out.reshape(-1)
     ids = np.empty(idx.shape[1], np.int64)
     query = np.zeros(tall * wide, np.float32)
     block, turned = np.zeros(BLOCK * wide, np.float32), np.empty(wide * BLOCK, np.float32)
@@ -59,8 +63,7 @@ def attend(q, rows, idx, ok, scale, out, lse):  # type: ignore[no-untyped-def]
         if count < 0:
             return t
         for head in range(heads):
-            for column in range(width):
-                query[head * wide + column] = q[t, head, column]
+            copy_row(flat_q, (t * heads + head) * width, query, head * wide, width)
         total[:] = 0.0
         highest[:], mass[:] = _EMPTY, 0.0
         for first in range(0, count, BLOCK):
@@ -76,8 +79,7 @@ def attend(q, rows, idx, ok, scale, out, lse):  # type: ignore[no-untyped-def]
                 if top > highest[head] and first > 0:
                     shrink = np.float32(math.exp(np.float64(highest[head]) - np.float64(top)))
                     mass[head] *= shrink
-                    for column in range(columns):
-                        total[head * columns + column] *= shrink
+                    scale_row(total, head * columns, columns, shrink)
                 highest[head] = top
                 mass[head] += exp_row(weights, at, lanes, top)
             for head in range(0, tall, PANEL_ROWS):
@@ -88,8 +90,8 @@ def attend(q, rows, idx, ok, scale, out, lse):  # type: ignore[no-untyped-def]
                 out[t, head, :] = 0.0
                 continue
             lse[t, head] = np.float32(np.float64(highest[head]) + math.log(np.float64(mass[head])))
-            for column in range(value_width):
-                out[t, head, column] = total[head * columns + column] / mass[head]
+            scale_row(total, head * columns, columns, np.float32(1.0) / mass[head])
+            copy_row(total, head * columns, flat_out, (t * heads + head) * value_width, value_width)
     return np.int64(-1)
 
 
@@ -108,6 +110,8 @@ def attend_backward(q, rows, idx, ok, scale, out, lse, grad, grad_q, grad_rows):
     value_width = out.shape[2]
     wide, tall = _up(width, PANEL_COLUMNS), _up(heads, PANEL_ROWS)
     depth = 2 * tall
+    flat_q, flat_out, flat_grad = q.reshape(-1), out.reshape(-1), grad.reshape(-1)
+    flat_grad_q, flat_rows = grad_q.reshape(-1), grad_rows.reshape(-1)
     ids = np.empty(idx.shape[1], np.int64)
     # Queries above output gradients, so that both parts of a row's gradient are one product.
     both = np.zeros(depth * wide, np.float32)
@@ -123,11 +127,10 @@ def attend_backward(q, rows, idx, ok, scale, out, lse, grad, grad_q, grad_rows):
         if count < 0:
             return t
         for head in range(heads):
-            for column in range(width):
-                both[head * wide + column] = q[t, head, column]
-            for column in range(value_width):
-                both[(tall + head) * wide + column] = grad[t, head, column]
-                result[column] = out[t, head, column]
+            at = t * heads + head
+            copy_row(flat_q, at * width, both, head * wide, width)
+            copy_row(flat_grad, at * value_width, both, (tall + head) * wide, value_width)
+            copy_row(flat_out, at * value_width, result, 0, value_width)
             mean[head] = dot_row(both, (tall + head) * wide, result, 0, wide)
         query_part[:] = 0.0
         for first in range(0, count, BLOCK):
@@ -142,8 +145,7 @@ def attend_backward(q, rows, idx, ok, scale, out, lse, grad, grad_q, grad_rows):
                 at, held = head * BLOCK, (tall + head) * BLOCK
                 _scaled(factors, held, m, lanes, scale)
                 exp_row(factors, held, lanes, lse[t, head])
-                for slot in range(lanes):
-                    factors[at + slot] = factors[held + slot] * (pull[at + slot] - mean[head]) * scale
+                slope_row(factors, at, factors, held, pull, at, lanes, mean[head], scale)
             for head in range(0, tall, PANEL_ROWS):
                 panel_add(factors, head * BLOCK, BLOCK, block, 0, wide, m, query_part, head * wide, wide, wide)
             for row in range(0, depth, LANES):
@@ -152,12 +154,9 @@ def attend_backward(q, rows, idx, ok, scale, out, lse, grad, grad_q, grad_rows):
             for slot in range(0, m, PANEL_ROWS):
                 panel_set(sideways, slot * depth, depth, both, 0, wide, depth, row_part, slot * wide, wide, wide)
             for slot in range(m):
-                row = ids[first + slot]
-                for column in range(width):
-                    grad_rows[row, column] += row_part[slot * wide + column]
+                add_row(row_part, slot * wide, flat_rows, ids[first + slot] * width, width)
         for head in range(heads):
-            for column in range(width):
-                grad_q[t, head, column] = query_part[head * wide + column]
+            copy_row(query_part, head * wide, flat_grad_q, (t * heads + head) * width, width)
     return np.int64(-1)
 
 
@@ -183,11 +182,9 @@ def _counted(idx, ok, rows, ids):  # type: ignore[no-untyped-def]
 @compiled
 def _gather(rows, ids, first, count, block, turned, wide):  # type: ignore[no-untyped-def]
     """`count` rows as float32, [64, wide], and transposed, [wide, 64]; zero beyond rows and columns."""
-    width = rows.shape[1]
+    width, flat = rows.shape[1], rows.reshape(-1)
     for slot in range(count):
-        row, at = ids[first + slot], slot * wide
-        for column in range(width):
-            block[at + column] = widen(rows[row, column])
+        copy_row(flat, ids[first + slot] * width, block, slot * wide, width)
     lanes = _up(count, PANEL_COLUMNS)
     block[count * wide : lanes * wide] = 0.0
     for slot in range(0, lanes, LANES):
@@ -198,7 +195,6 @@ def _gather(rows, ids, first, count, block, turned, wide):  # type: ignore[no-un
 @compiled
 def _scaled(scores, at, count, lanes, scale):  # type: ignore[no-untyped-def]
     """Scale `count` scores and give the padding up to `lanes` no weight."""
-    for slot in range(at, at + count):
-        scores[slot] *= scale
+    scale_row(scores, at, lanes, scale)
     for slot in range(at + count, at + lanes):
         scores[slot] = _EMPTY

@@ -176,14 +176,16 @@ def scan(q, w, qpos, panels, positions, largest, k, held, counts, pools, scores)
                     for row in range(count, padded):
                         scores[line + row] = _EMPTY
                     near = collect_above(scores, line, padded, _edge(bar[i], first[tile]), LANES_OF_BITS, offsets)
+                    used, least = fill[i], bar[i]
                     for n in range(near):
                         row = np.int64(offsets[n])
                         candidate = pack(scores[line + row], positions[at + row])
-                        pools[i, fill[i]] = candidate
-                        fill[i] += np.int64(candidate > bar[i])
-                    if fill[i] > full:
-                        bar[i] = keep_largest(pools[i], fill[i], k, spare, histogram)
-                        fill[i] = k
+                        pools[i, used] = candidate  # past the end of the pool until it counts
+                        used += np.int64(candidate > least)
+                    if used > full:
+                        bar[i] = keep_largest(pools[i], used, k, spare, histogram)
+                        used = k
+                    fill[i] = used
         for i in range(min(members, held.shape[0] - start)):
             if fill[i] > k:
                 keep_largest(pools[i], fill[i], k, spare, histogram)

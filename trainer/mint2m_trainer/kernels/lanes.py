@@ -196,15 +196,71 @@ def dot_row(typing, a, a_at, b, b_at, count):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def widen(typing, value):  # type: ignore[no-untyped-def]
-    """A float32 as it is, or a bfloat16, given as its 16 bits, as the float32 that it equals."""
+def copy_row(typing, source, source_at, out, out_at, count):  # type: ignore[no-untyped-def]
+    """out = source, of any `count`; a bfloat16, given as its 16 bits, becomes the float32 that it equals."""
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
-        if signature.args[0] == types.float32:
-            return args[0]
-        return builder.bitcast(builder.shl(builder.zext(args[0], _I32), ir.Constant(_I32, 16)), _F32)
+        narrow = signature.args[0].dtype == types.uint16
+        source = _pointer(context, builder, signature.args[0], args[0])
+        out = _pointer(context, builder, signature.args[2], args[2])
+        # One at a time: there is nothing to round, so the compiler may vectorize as it likes.
+        with cgutils.for_range(builder, args[4], intp=_I64) as column:
+            value = builder.load(builder.gep(source, [builder.add(args[1], column.index)]))
+            if narrow:
+                value = builder.bitcast(builder.shl(builder.zext(value, _I32), ir.Constant(_I32, 16)), _F32)
+            builder.store(value, builder.gep(out, [builder.add(args[3], column.index)]))
+        return context.get_dummy_value()
 
-    return (types.float32(value), emit) if value in (types.float32, types.uint16) else None
+    return types.void(source, _N, _FLAT, _N, _N), emit
+
+
+@intrinsic
+def add_row(typing, values, at, out, out_at, count):  # type: ignore[no-untyped-def]
+    """out += values, of any `count`."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        values = _pointer(context, builder, signature.args[0], args[0])
+        out = _pointer(context, builder, signature.args[2], args[2])
+        with cgutils.for_range(builder, args[4], intp=_I64) as column:
+            value = builder.load(builder.gep(values, [builder.add(args[1], column.index)]))
+            place = builder.gep(out, [builder.add(args[3], column.index)])
+            builder.store(builder.fadd(builder.load(place), value), place)
+        return context.get_dummy_value()
+
+    return types.void(_FLAT, _N, _FLAT, _N, _N), emit
+
+
+@intrinsic
+def scale_row(typing, values, at, count, factor):  # type: ignore[no-untyped-def]
+    """values *= factor; `count` a multiple of 8."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        values = _pointer(context, builder, signature.args[0], args[0])
+        factor = _splat(builder, args[3])
+        with cgutils.for_range(builder, builder.sdiv(args[2], _int(LANES)), intp=_I64) as vector:
+            here = builder.add(args[1], builder.mul(vector.index, _int(LANES)))
+            _store(builder, builder.fmul(_load(builder, values, here), factor), values, here)
+        return context.get_dummy_value()
+
+    return types.void(_FLAT, _N, _N, types.float32), emit
+
+
+@intrinsic
+def slope_row(typing, out, at, weights, weights_at, pull, pull_at, count, mean, scale):  # type: ignore[no-untyped-def]
+    """out = weights (pull - mean) scale, the gradient of softmax; `count` a multiple of 8."""
+
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> ir.Value:
+        out, weights, pull = (_pointer(context, builder, signature.args[n], args[n]) for n in (0, 2, 4))
+        mean, scale = _splat(builder, args[7]), _splat(builder, args[8])
+        with cgutils.for_range(builder, builder.sdiv(args[6], _int(LANES)), intp=_I64) as vector:
+            step = builder.mul(vector.index, _int(LANES))
+            weight = _load(builder, weights, builder.add(args[3], step))
+            distance = builder.fsub(_load(builder, pull, builder.add(args[5], step)), mean)
+            value = builder.fmul(builder.fmul(weight, distance), scale)
+            _store(builder, value, out, builder.add(args[1], step))
+        return context.get_dummy_value()
+
+    return types.void(_FLAT, _N, _FLAT, _N, _FLAT, _N, _N, types.float32, types.float32), emit
 
 
 @intrinsic

@@ -61,14 +61,15 @@ class TorchKernels:
         self, q: Tensor, rows: Tensor, idx: Tensor, ok: Tensor, scale: float, value_width: int
     ) -> tuple[Tensor, Tensor]:
         queries, heads, _ = q.shape
+        exact = _score_dtype(q)
         out = q.new_empty(queries, heads, value_width)
-        lse = q.new_empty(queries, heads, dtype=_score_dtype(q))
+        lse = q.new_empty(queries, heads, dtype=exact)
         for tile in _tiles(queries, self._query_tile):
-            gathered = _gather(rows, idx[tile])  # [t, K, D]
-            logits = _logits(q[tile], gathered, ok[tile], scale)  # [t, H, K]
+            gathered = _gather(rows, idx[tile]).to(exact)  # [t, K, D]; bfloat16 is widened, nothing is rounded to it
+            logits = _logits(q[tile].to(exact), gathered, ok[tile], scale)  # [t, H, K]
             lse[tile] = logits.logsumexp(-1)
             weights = _weights(logits, lse[tile])  # [t, H, K]
-            out[tile] = torch.bmm(weights.to(q.dtype), gathered[..., :value_width])
+            out[tile] = torch.bmm(weights, gathered[..., :value_width]).to(q.dtype)
         return out, lse
 
     def attend_backward(
@@ -89,7 +90,7 @@ class TorchKernels:
         for tile in _tiles(q.shape[0], self._query_tile):
             gathered = _gather(rows, idx[tile]).to(exact)  # [t, K, D]
             q_tile, grad_out = q[tile].to(exact), grad[tile].to(exact)  # [t, H, D], [t, H, R]
-            logits = _logits(q[tile], gathered.to(q.dtype), ok[tile], scale)  # [t, H, K]
+            logits = _logits(q_tile, gathered, ok[tile], scale)  # [t, H, K]
             weights = _weights(logits, lse[tile])  # [t, H, K]
             mean = (grad_out * out[tile].to(exact)).sum(-1, keepdim=True)  # [t, H, 1]
             grad_logits = torch.bmm(grad_out, gathered[..., :value_width].transpose(1, 2))  # [t, H, K]
@@ -180,8 +181,7 @@ def _gather(rows: Tensor, idx: Tensor) -> Tensor:
 
 def _logits(q: Tensor, gathered: Tensor, ok: Tensor, scale: float) -> Tensor:
     """Scaled scores, [t, H, K], `-inf` in empty slots."""
-    exact = _score_dtype(q)
-    logits = torch.bmm(q, gathered.transpose(1, 2)).to(exact) * scale  # [t, H, K]
+    logits = torch.bmm(q, gathered.transpose(1, 2)) * scale  # [t, H, K]
     return logits.masked_fill_(~ok.unsqueeze(1), EMPTY)
 
 
