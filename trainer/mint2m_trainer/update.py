@@ -21,7 +21,7 @@ from mint2m_trainer import compat, evidence
 from mint2m_trainer.checkpoint import save_checkpoint
 from mint2m_trainer.comm.groups import Comm, close_comm, open_comm
 from mint2m_trainer.comm.ledger import Ledger, Tag
-from mint2m_trainer.kernels import TorchKernels
+from mint2m_trainer.kernels import choose_kernels
 from mint2m_trainer.model.glm import Bounds
 from mint2m_trainer.model.policy import Policy, PolicySource, materialize
 from mint2m_trainer.optimizer import NORM_EPS, AdamWStep
@@ -384,7 +384,7 @@ class Update:
             model=policy.wrapped,
             inner=policy.inner,
             comm=comm,
-            kernels=TorchKernels(query_tile=profile.memory.query_tile),
+            kernels=choose_kernels(compat.device(), policy.inner.dtype, profile.memory.query_tile),
             layout=Layout(chunk=profile.prefix.chunk_tokens, cp=comm.size, rank=comm.rank, route=profile.prefix.route),
             store=make_store(
                 profile.memory.store or "memory",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mint2m_trainer import evidence
 from mint2m_trainer.comm.groups import Comm
-from mint2m_trainer.kernels import Kernels, TorchKernels
+from mint2m_trainer.kernels import Kernels, choose_kernels
 from mint2m_trainer.model.glm import Bounds
 from mint2m_trainer.model.policy import Policy, PolicySource, materialize
 from mint2m_trainer.model.seam import Tape
@@ -102,7 +102,7 @@ def session(
         model=made.wrapped,
         inner=made.inner,
         comm=comm,
-        kernels=TorchKernels(query_tile=6) if kernels is None else kernels,
+        kernels=choose_kernels(torch.device("cpu"), made.inner.dtype, 6) if kernels is None else kernels,
         layout=Layout(chunk=laid.chunk, cp=comm.size, rank=comm.rank, route=laid.route),  # type: ignore[arg-type]
         store=stores[laid.store](page_shape(made.inner), page_rows=laid.page_rows),
         decisions=Decisions(laid.decisions) if decisions is None else decisions,  # type: ignore[arg-type]

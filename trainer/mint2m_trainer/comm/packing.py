@@ -41,8 +41,9 @@ def _packed(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _unpacked(packed: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    # A copy even where the slice is contiguous: one row's bytes may begin where no wider type may.
     widths = [math.prod(part.shape[1:]) * part.element_size() for part in like]
     return tuple(
-        raw.contiguous().view(part.dtype).view(packed.shape[0], *part.shape[1:])
+        raw.clone(memory_format=torch.contiguous_format).view(part.dtype).view(packed.shape[0], *part.shape[1:])
         for raw, part in zip(packed.split(widths, dim=1), like, strict=True)
     )
