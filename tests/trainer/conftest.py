@@ -47,6 +47,9 @@ SMALL = {
     "max_position_embeddings": 512,
 }
 
+#: After so long a test's ranks are taken for hung; a machine that does much else needs more.
+PATIENCE_S = float(os.environ.get("MINT2M_RANKS_PATIENCE_S", "180"))
+
 #: A rank that waits for work: each line on stdin names a test file, one of its functions, and where to put the result.
 _RANK = """
 import importlib.util, json, os, pickle, sys, traceback, warnings
@@ -101,7 +104,7 @@ class World:
             result.unlink(missing_ok=True)
             work = {"file": sys.modules[function.__module__].__file__, "function": function.__name__, "port": port}
             print(json.dumps(work | {"arguments": str(given), "result": str(result)}), file=rank.stdin, flush=True)
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + PATIENCE_S
         while not all(result.exists() for result in results):
             if time.monotonic() > deadline or not self.alive:
                 self.close()
