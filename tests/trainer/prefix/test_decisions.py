@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mint2m_trainer.prefix.decisions import Decisions
 from mint2m_trainer.prefix.layout import Layout, Share, Span
-from mint2m_trainer.prefix.store import PrefixError
+from mint2m_trainer.prefix.rows import PrefixError
 
 LAYOUT = Layout(chunk=2, cp=1, rank=0)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from mint2m_trainer.comm.groups import Comm
-from mint2m_trainer.prefix.store import PrefixError
+from mint2m_trainer.prefix.rows import PrefixError
 
 sys.path.insert(0, str(Path(__file__).parent))  # a rank's process has only this file
 from prefix_sessions import (

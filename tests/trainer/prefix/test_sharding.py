@@ -17,7 +17,7 @@ from torch import Tensor
 from mint2m_trainer.comm.groups import Comm
 from mint2m_trainer.model.init_tiny import init_tiny
 from mint2m_trainer.model.selection import merge_candidates, rounds
-from mint2m_trainer.prefix.store import PrefixError
+from mint2m_trainer.prefix.rows import PrefixError
 
 sys.path.insert(0, str(Path(__file__).parent))  # a rank's process has only this file
 from brute_force import BruteForce

@@ -14,14 +14,8 @@ import torch
 from torch import Tensor
 
 from mint2m_trainer.prefix.pages import MappedFiles, ProcessMemory
-from mint2m_trainer.prefix.store import (
-    ChunkRows,
-    MappedRowStore,
-    MemoryRowStore,
-    PagedRowStore,
-    PageShape,
-    PrefixError,
-)
+from mint2m_trainer.prefix.rows import ChunkRows, PageShape, PrefixError
+from mint2m_trainer.prefix.store import MappedRowStore, MemoryRowStore, PagedRowStore
 
 SHAPE = PageShape(row_width=3, key_widths=(2, 0), dtype=torch.float32, grad_dtype=torch.float32)
 CUTS = ((0, 4), (4, 8), (8, 10))

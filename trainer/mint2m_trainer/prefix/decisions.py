@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mint2m_trainer.model.seam import FreshChoice, Tape
 from mint2m_trainer.prefix.layout import Share
-from mint2m_trainer.prefix.store import PrefixError
+from mint2m_trainer.prefix.rows import PrefixError
 
 DecisionMode = Literal["store", "rescore"]
 

@@ -25,7 +25,7 @@ from mint2m_trainer.comm.ledger import Tag
 from mint2m_trainer.model.seam import Passage, Tape
 from mint2m_trainer.prefix.decisions import Decisions
 from mint2m_trainer.prefix.layout import Layout, Span
-from mint2m_trainer.prefix.store import ChunkRows, PrefixError, RowStore
+from mint2m_trainer.prefix.rows import ChunkRows, PrefixError, RowStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from mint2m_trainer.model.seam import FreshChoice, Passage, Prefix, Tape
 from mint2m_trainer.prefix.decisions import Decisions
 from mint2m_trainer.prefix.layout import Layout, Places, Share, Span
 from mint2m_trainer.prefix.reverse import ReverseReport, reverse_prefix
-from mint2m_trainer.prefix.store import ChunkRows, PageShape, PrefixError, RowStore, Witness
+from mint2m_trainer.prefix.rows import ChunkRows, PageShape, PrefixError, RowStore, Witness
 from mint2m_trainer.prefix.view import PrefixView
 
 Mode = Literal["exact", "detached", "conventional"]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from mint2m_trainer.kernels import KeyBlock
-from mint2m_trainer.prefix.store import RowStore
+from mint2m_trainer.prefix.rows import RowStore
 
 
 class PrefixView:
