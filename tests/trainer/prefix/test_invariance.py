@@ -24,36 +24,38 @@ sys.path.insert(0, str(Path(__file__).parent))  # a rank's process has only this
 from prefix_sessions import Choices, Cut, Forcing, Watching, gradients, policy, relative, session
 
 RESPONSES = (48, 3)
-PROMPT = 4097
 BASE = Cut(chunk=512, page_rows=64, decisions="rescore")
 
-#: Ranks, and the cuts that are tried on them.
+#: By prompt tokens and ranks, the cuts that are tried.
 LAYOUTS = {
-    1: [Cut(chunk=4096, page_rows=8), Cut(chunk=333, page_rows=1024)],
-    2: [Cut(chunk=512, page_rows=8), Cut(chunk=1024, page_rows=64, route="lse")],
-    4: [Cut(chunk=500, page_rows=64), Cut(chunk=4096, page_rows=8)],
+    (4097, 1): [Cut(chunk=4096, page_rows=8), Cut(chunk=333, page_rows=1024)],
+    (4097, 2): [Cut(chunk=512, page_rows=8), Cut(chunk=1024, page_rows=64, route="lse")],
+    (4097, 4): [Cut(chunk=500, page_rows=64), Cut(chunk=4096, page_rows=8)],
+    (32769, 1): [Cut(chunk=2048, page_rows=8)],
+    (32769, 2): [Cut(chunk=1000, page_rows=64)],
 }
 
 Result = tuple[dict[str, Tensor], Choices]
 
 
-def run_of(comm: Comm, snapshot: Path, cut: Cut, given: Choices | None) -> Result:
+def run_of(comm: Comm, snapshot: Path, prompt: int, cut: Cut, given: Choices | None) -> Result:
     """Gradient and this rank's choices; the choices `given`, or its own where None."""
     made = policy(comm, snapshot, dtype="float32")
     watching = Watching(cut.decisions)
     decisions = watching if given is None else Forcing(given)
-    run = session(made, comm, "exact", prompt=PROMPT, responses=RESPONSES, cut=cut, decisions=decisions)
+    run = session(made, comm, "exact", prompt=prompt, responses=RESPONSES, cut=cut, decisions=decisions)
     return gradients(made, run, "exact")[0], watching.noted
 
 
-def layouts_of(comm: Comm, snapshot: Path, cuts: list[Cut], given: Choices | None) -> list[Result]:
-    return [run_of(comm, snapshot, cut, given) for cut in cuts]
+def layouts_of(comm: Comm, snapshot: Path, prompt: int, cuts: list[Cut], given: Choices | None) -> list[Result]:
+    return [run_of(comm, snapshot, prompt, cut, given) for cut in cuts]
 
 
 @dataclass(slots=True)
 class Scored:
     """Index queries, head weights and keys of the base layout, by (pass, layer), rows in order of position."""
 
+    prompt: int
     parts: dict[tuple[str, int], list[tuple[int, Tensor, Tensor, Tensor]]] = field(default_factory=dict)
 
     def note(self, query: IndexQuery, keys: Tensor, passage: Passage, layer: int) -> None:
@@ -70,64 +72,70 @@ class Scored:
         for row in rows:
             for name in dict.fromkeys(("policy.capture", phase)):
                 for first, _, _, keys in self.parts[name, layer]:
-                    if first <= row < first + keys.shape[0] and (name == phase or row < PROMPT - 1):
+                    if first <= row < first + keys.shape[0] and (name == phase or row < self.prompt - 1):
                         found.append(float((w * (q @ keys[row - first]).relu()).sum()))
                         break
         assert len(found) == len(rows)
         return found
 
 
+Base = Callable[[int], tuple[Result, Scored]]
+
+
 @pytest.fixture
-def base(single: Comm, small_snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Result, Scored]:
+def base(single: Comm, small_snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> Base:
     """One rank, chunks of 512, choosing for itself."""
-    scored, choose = Scored(), attention.choose_rows
 
-    def noted(query: IndexQuery, keys: Tensor, passage: Passage, **options: Any) -> Tensor:
-        scored.note(query, keys, passage, options["layer"])
-        return choose(query, keys, passage, **options)
+    def of(prompt: int) -> tuple[Result, Scored]:
+        scored, choose = Scored(prompt), attention.choose_rows
 
-    monkeypatch.setattr(attention, "choose_rows", noted)
-    result = run_of(single, small_snapshot, BASE, None)
-    monkeypatch.undo()
-    scored.parts = {key: parts for key, parts in scored.parts.items() if not key[0].endswith(".reverse")}
-    return result, scored
+        def noted(query: IndexQuery, keys: Tensor, passage: Passage, **options: Any) -> Tensor:
+            if not passage.phase.endswith(".reverse"):
+                scored.note(query, keys, passage, options["layer"])
+            return choose(query, keys, passage, **options)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(attention, "choose_rows", noted)
+            return run_of(single, small_snapshot, prompt, BASE, None), scored
+
+    return of
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize(("prompt", "world"), LAYOUTS)
 def test_with_one_layouts_choices_every_layout_has_its_gradient(
-    ranks: Callable[..., list[Any]], single: Comm, small_snapshot: Path, base: tuple[Result, Scored], world: int
+    ranks: Callable[..., list[Any]], single: Comm, small_snapshot: Path, base: Base, prompt: int, world: int
 ) -> None:
-    (gradient, chosen), _ = base
-    cuts = LAYOUTS[world]
-    results = layouts_of(single, small_snapshot, cuts, chosen) if world == 1 else None
-    every = ranks(layouts_of, world, small_snapshot, cuts, chosen) if results is None else [results]
+    (gradient, chosen), _ = base(prompt)
+    cuts = LAYOUTS[prompt, world]
+    results = layouts_of(single, small_snapshot, prompt, cuts, chosen) if world == 1 else None
+    every = ranks(layouts_of, world, small_snapshot, prompt, cuts, chosen) if results is None else [results]
     for number, cut in enumerate(cuts):
         for rank in every:
             difference = relative(rank[number][0], gradient)
-            print(f"{world} ranks, {cut}: forced {difference:.2e}")
+            print(f"{prompt} tokens, {world} ranks, {cut}: forced {difference:.2e}")
             # Merging partial attention rounds once more in every layer; the rows of `fetch` are bit for bit the same.
             assert difference <= (1e-6 if cut.route == "fetch" else 2e-6), cut
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize(("prompt", "world"), [layout for layout in LAYOUTS if layout[0] == 4097])
 def test_free_running_layouts_choose_otherwise_only_where_scores_nearly_tie(
-    ranks: Callable[..., list[Any]], single: Comm, small_snapshot: Path, base: tuple[Result, Scored], world: int
+    ranks: Callable[..., list[Any]], single: Comm, small_snapshot: Path, base: Base, prompt: int, world: int
 ) -> None:
-    (gradient, chosen), scored = base
-    cuts = LAYOUTS[world]
+    (gradient, chosen), scored = base(prompt)
+    cuts = LAYOUTS[prompt, world]
     every = (
-        [layouts_of(single, small_snapshot, cuts, None)]
+        [layouts_of(single, small_snapshot, prompt, cuts, None)]
         if world == 1
-        else ranks(layouts_of, world, small_snapshot, cuts, None)
+        else ranks(layouts_of, world, small_snapshot, prompt, cuts, None)
     )
     for number, cut in enumerate(cuts):
         found: Choices = {}
         for rank in every:
             found |= rank[number][1]
         assert found.keys() == chosen.keys()
-        assert sum(kind == "rows" for _, kind, _, _ in found) == 2 * (PROMPT - 1 + sum(RESPONSES))
+        assert sum(kind == "rows" for _, kind, _, _ in found) == 2 * (prompt - 1 + sum(RESPONSES))
         other, widest = 0, 0.0
         for (part, kind, layer, position), ids in found.items():
             due = chosen[part, kind, layer, position]
