@@ -23,6 +23,11 @@ from mint2m_verify.model_numbers import ModelNumbers, parse_numbers
 
 _ID_BYTES = 4  # selected positions and expert ids are kept as int32
 
+#: Halves of a pass's bytes that stay resident: forward and backward free tensors of many sizes in another order than
+#: they made them, and the allocator cannot give all of it back. Measured with glibc over models whose pass takes 16 to
+#: 215 MiB (`tests/benchmarks/bench_memory.py`): 1.45 to 1.75 times.
+_RESIDENT_HALVES = 3
+
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
 
 #: Queries of all ranks that are scored in one round of selection.
@@ -201,15 +206,19 @@ def _activation_bytes(model: ModelNumbers, profile: RunProfile, base: int, captu
     kept = tokens * base * (model.layers * attention + model.dense_layers * dense + model.sparse_layers * sparse)
     selected = tokens * 8 * model.full_indexers * model.index_top_k  # int64 ids while a pass runs
 
-    tile = min(profile.memory.query_tile, tokens)
-    scoring = tile * 4 * min(captured + tokens, 1 << 13) * (model.index_heads + 1) + tile * 16 * model.index_top_k
+    tile, top_k = min(profile.memory.query_tile, tokens), model.index_top_k
+    wide = max(base, 4)
+    # A tile's scores over one block of keys: the sum, one head's product, and the copy that top-k works on.
+    scoring = tile * 4 * min(captured + tokens, 1 << 13) * 3 + tile * 16 * top_k
     # Rows of a tile are gathered once forward, and once more with their gradient backward.
-    gathering = 3 * tile * model.index_top_k * model.row_width * max(base, 4)
-    # The rows that this rank's queries chose, each once, and their gradient.
-    gathering += _chosen_rows(model, profile, captured) * model.row_width * (base + max(base, 4))
+    gathering = 3 * tile * top_k * model.row_width * wide
+    # The rows that this rank's queries chose: the table and what it is put together from, its gradient and what of it
+    # goes back to the owners.
+    fetching = 2 * _chosen_rows(model, profile, captured) * model.row_width * (base + wide)
     head = 3 * min(profile.memory.head_tokens, profile.context.max_response_tokens + 1) * model.vocab * 4
     experts = 4 * min(profile.memory.expert_tokens, tokens * model.experts_per_token) * model.expert_width * base
-    return kept + selected + max(scoring, gathering, head, experts)
+    # One after another, so the largest counts.
+    return kept * _RESIDENT_HALVES // 2 + selected + max(scoring, gathering, fetching, head, experts)
 
 
 def _chosen_rows(model: ModelNumbers, profile: RunProfile, captured: int) -> int:
