@@ -148,7 +148,7 @@ def test_it_plans_without_a_finding_for_four_nodes_of_eight(place: Path) -> None
     assert made.plan is not None
     assert made.plan.claim_scope == "2m_execution_only_not_numerical_correctness"
     assert len(made.plan.placement.ranks) == len({rank.actor for rank in made.plan.placement.ranks}) == 32
-    assert made.plan.prefix_chunks == 256  # 2,097,151 tokens in chunks of 8,192
+    assert made.plan.prefix_chunks == 512  # 2,097,151 tokens in chunks of 4,096
     assert [bundle.node_ip for bundle in made.plan.placement.bundles[::8]] == [f"10.0.0.{n}" for n in (1, 2, 3, 4)]
     assert {item.category for item in made.plan.memory} == {
         "weights",
