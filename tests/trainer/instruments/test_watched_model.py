@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,6 +28,7 @@ from mint2m_trainer.instruments.routing import (
 )
 from mint2m_trainer.instruments.trace import LayerTracer, RankTrace, direction, fingerprint
 from mint2m_trainer.instruments.trace_file import read_traces, write_trace
+from mint2m_trainer.instruments.watch import Watch
 from mint2m_trainer.kernels import TorchKernels
 from mint2m_trainer.model.glm import Bounds
 from mint2m_trainer.model.policy import Policy, PolicySource, materialize
@@ -293,6 +295,44 @@ def test_ranks_agree_on_routing_and_a_recomputed_chunk_repeats_it(
     assert [sum(counts) for _, counts in two.expert_tokens.items()] == [2 * n for n in tokens]  # two experts a token
     assert (two.repeated, two.repeated_differently) == (36 * 4, 0)  # experts of two layers, selections of two
     assert [(same, apart) for _, _, same, apart in results] == [(0.0, 0.25), (0.0, 0.25)]
+
+
+def _watched(comm: Comm, snapshot: Path, folder: Path, spoil: bool) -> str:
+    """One update under all instruments; what stopped it, or nothing."""
+    made = policy(comm, snapshot)
+    watch = Watch(made.inner, comm, folder)
+    run = session(made, comm)
+    update(run)
+    made.wrapped.finish_grad_sync()
+    gradients = dict(made.gradient_tensors("test"))
+    if spoil and comm.rank == 1:
+        next(iter(gradients.values())).mul_(1.5)
+    try:
+        watch.finish(gradients, "test")
+    except InstrumentError as fault:
+        return str(fault)
+    return ""
+
+
+def test_a_watched_update_leaves_traces_routing_audit_and_probe_of_every_rank(
+    ranks: Callable[..., list[Any]], small_snapshot: Path, tmp_path: Path
+) -> None:
+    assert ranks(_watched, 2, small_snapshot, tmp_path, False) == ["", ""]
+    seen = [json.loads((tmp_path / f"watch-{rank:04d}.json").read_text()) for rank in (0, 1)]
+    # Responses of 5, 1 and 3 tokens: rank 0 takes 3, 1 and 2 of them; each is scored and replayed, in tiles of two.
+    assert [value["audit"]["tokens"] for value in seen] == [2 * (3 + 1 + 2), 2 * (2 + 0 + 1)]
+    assert seen[0]["probe"]["looked_at"] > 8
+    assert "probe" not in seen[1]
+    assert len(read_traces(tmp_path)) == 2
+    assert (tmp_path / "routing-0001.safetensors").exists()
+
+
+def test_ranks_with_different_gradients_stop_and_leave_no_files(
+    ranks: Callable[..., list[Any]], small_snapshot: Path, tmp_path: Path
+) -> None:
+    told = ranks(_watched, 2, small_snapshot, tmp_path, True)
+    assert all("ranks hold gradients whose norms are" in words for words in told)
+    assert list(tmp_path.glob("watch-*")) == []
 
 
 def test_routings_that_do_not_fit_together_are_refused(single: Comm, small_snapshot: Path) -> None:
