@@ -15,9 +15,17 @@ import torch
 from torch import Tensor
 
 from mint2m_trainer.comm.groups import Comm
+from mint2m_trainer.kernels import TorchKernels
+from mint2m_trainer.model.fetch import FetchReach
 from mint2m_trainer.model.init_tiny import init_tiny
+from mint2m_trainer.model.position import RotaryTable
+from mint2m_trainer.model.seam import FreshChoice, Passage
 from mint2m_trainer.model.selection import merge_candidates, rounds
-from mint2m_trainer.prefix.rows import PrefixError
+from mint2m_trainer.model.spec import read_spec
+from mint2m_trainer.prefix.layout import Layout, Places, Span
+from mint2m_trainer.prefix.rows import ChunkRows, PageShape, PrefixError
+from mint2m_trainer.prefix.store import MemoryRowStore
+from mint2m_trainer.prefix.view import PrefixView
 
 sys.path.insert(0, str(Path(__file__).parent))  # a rank's process has only this file
 from brute_force import BruteForce
@@ -222,6 +230,44 @@ def test_bfloat16_pages_of_two_ranks_reverse_bit_for_bit_near_the_right_gradient
     cosine = sum(float((found[name].double() * due[name]).sum()) for name in due)
     norms = [sum(float(v.double().square().sum()) for v in side.values()) ** 0.5 for side in (found, due)]
     assert cosine / (norms[0] * norms[1]) > 0.95
+
+
+def returned(comm: Comm, snapshot: Path) -> tuple[list[float], list[list[float]]]:
+    """Gradient of this rank's row of the pass, and of its prefix row, where every rank's query chose rows 0 and 3."""
+    layout, spec = Layout(chunk=3, cp=comm.size, rank=comm.rank), read_spec(snapshot)
+    share = layout.share(Span(index=1, start=3, stop=6))  # a row of the prefix and one of the pass on each of 3 ranks
+    shape = PageShape(row_width=1, key_widths=(0,), dtype=torch.float64, grad_dtype=torch.float64)
+    store = MemoryRowStore(shape)
+    store.append(0, ChunkRows(rows=(torch.full((1, 1), 10.0 + comm.rank, dtype=torch.float64),), keys=(None,)))
+    positions = torch.arange(3 + comm.rank, 4 + comm.rank)
+    passage = Passage(
+        phase="test",
+        places=Places(layout=layout, prefix=3, share=share),
+        positions=positions,
+        rotation=RotaryTable(spec, "float64").rotation(positions, torch.float64),
+        prefix=PrefixView(store, exact=True),
+        tape=FreshChoice(),
+        comm=comm,
+        kernels=TorchKernels(query_tile=1),
+        keep_rows=False,
+        rows_only=False,
+    )
+    reach = FetchReach(torch.tensor([[3, 0]]), passage, spec, torch.float64, 0)
+    own = torch.full((1, 1), 20.0 + comm.rank, dtype=torch.float64)
+    table = reach.fetch(own, 0, "rows")
+    grad = torch.tensor([[1e16], [1.0], [-1e16]], dtype=torch.float64)[comm.rank].expand(2, 1)
+    mine = reach.give_back(grad.contiguous(), own, 0)
+    return table.flatten().tolist(), [mine.flatten().tolist(), store.take_grad(0, 0).flatten().tolist()]
+
+
+def test_rows_come_from_their_owner_and_gradient_returns_to_it_in_the_order_of_ranks(
+    ranks: Callable[..., list[Any]], small_snapshot: Path
+) -> None:
+    first, second, third = ranks(returned, 3, small_snapshot)
+    assert first[0] == second[0] == third[0] == [10.0, 20.0]  # by owner, then position
+    # (1e16 + 1) - 1e16 is 0 in float64; any other order gives 1.
+    assert first[1] == [[0.0], [0.0]]
+    assert second[1] == third[1] == [[0.0], [0.0]]
 
 
 def ledgers(comm: Comm, snapshot: Path) -> str:
