@@ -170,13 +170,18 @@ class _Forced:
         return torch.tensor([[*ids, *[-1] * (width - len(ids))] for ids in chosen])
 
     def experts(self, layer: int, choose: Callable[[], Tensor]) -> Tensor:
-        # A ghost goes where it would have gone: its weight is zero.
-        chosen = self._take("experts", layer)
-        return torch.tensor(chosen) if chosen else choose()
+        # A ghost goes where it would have gone, and so does what a capture leaves out: the prefix in the last layer.
+        ids = choose().clone()
+        for n, given in enumerate(self._take("experts", layer)):
+            if given:
+                ids[n] = torch.tensor(given)
+        return ids
 
     def _take(self, kind: str, layer: int) -> list[tuple[int, ...]]:
         first = self._share.span.start + self._share.offset
-        return [self._given[self._number, kind, layer, first + n] for n in range(self._share.count)]
+        keys = [(kind, layer, first + n) for n in range(self._share.count)]
+        # A conventional pass goes over the prefix as well.
+        return [self._given.get((self._number, *key)) or self._given.get((-1, *key), ()) for key in keys]
 
 
 class Watching(Decisions):

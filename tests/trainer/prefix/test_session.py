@@ -17,6 +17,8 @@ from mint2m_trainer.prefix.rows import PrefixError
 sys.path.insert(0, str(Path(__file__).parent))  # a rank's process has only this file
 from prefix_sessions import (
     RESPONSES,
+    Forcing,
+    Watching,
     gradients,
     policy,
     relative,
@@ -152,6 +154,20 @@ def test_pages_in_bfloat16_reverse_bit_for_bit(single: Comm, small_snapshot: Pat
     inner = sum(float((found[name].double() * right[name]).sum()) for name in right)
     norms = [sum(float(v.double().square().sum()) for v in side.values()) ** 0.5 for side in (found, right)]
     assert inner / (norms[0] * norms[1]) > 0.95
+
+
+def test_bfloat16_is_as_near_to_float64_as_conventional_bfloat16(single: Comm, small_snapshot: Path) -> None:
+    """Relative L2 of the gradient, the same rows and experts chosen; its bound is 1.2 times the conventional one."""
+    watching = Watching()
+    made = policy(single, small_snapshot)
+    right, _ = gradients(made, session(made, single, "exact", prompt=257, decisions=watching), "exact")
+    error = {}
+    for mode in ("conventional", "exact"):
+        made = policy(single, small_snapshot, dtype="bfloat16")
+        run = session(made, single, mode, prompt=257, chunk=32, decisions=Forcing(watching.noted))
+        error[mode] = relative(gradients(made, run, mode)[0], right)
+    print(error)
+    assert 0 < error["exact"] <= 1.2 * error["conventional"]
 
 
 def ghost_counts(comm: Comm, snapshot: Path) -> list[int]:
