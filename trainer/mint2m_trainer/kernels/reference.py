@@ -41,7 +41,7 @@ class TorchKernels:
         scores = q.new_empty(queries, k, dtype=_score_dtype(q))
         positions = torch.empty(queries, k, dtype=torch.int64, device=q.device)
         for tile in _tiles(queries, self._query_tile):
-            score = index_scores(q[tile], w[tile], block.keys)  # [t, S]
+            score = self._scores(q[tile], w[tile], block.keys)  # [t, S]
             finite = torch.isfinite(score)  # [t, S]
             if not every_row_is_past:
                 future = column[None, :] + block.start > qpos[tile][:, None]  # [t, S]
@@ -56,6 +56,10 @@ class TorchKernels:
         scores[:, min(k, rows) :] = EMPTY
         positions[:, min(k, rows) :] = -1
         return Candidates(scores=scores, positions=positions)
+
+    def _scores(self, q: Tensor, w: Tensor, keys: Tensor) -> Tensor:
+        """[t, H, W], [t, H], [S, W] -> [t, S]; a device's own way to the same bits goes here."""
+        return index_scores(q, w, keys)
 
     def attend(
         self, q: Tensor, rows: Tensor, idx: Tensor, ok: Tensor, scale: float, value_width: int
