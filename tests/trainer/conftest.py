@@ -106,9 +106,12 @@ class World:
             print(json.dumps(work | {"arguments": str(given), "result": str(result)}), file=rank.stdin, flush=True)
         deadline = time.monotonic() + PATIENCE_S
         while not all(result.exists() for result in results):
+            if any(result.exists() and not pickle.loads(result.read_bytes())[0] for result in results):
+                deadline = min(deadline, time.monotonic() + 10)  # the others may wait for one that failed
             if time.monotonic() > deadline or not self.alive:
                 self.close()
-                pytest.fail("a rank died or hangs")
+                told = [pickle.loads(result.read_bytes()) for result in results if result.exists()]
+                pytest.fail("a rank died or hangs\n" + "\n".join(value for good, value in told if not good))
             time.sleep(0.01)
         outcomes = [pickle.loads(result.read_bytes()) for result in results]
         failed = [value for good, value in outcomes if not good]

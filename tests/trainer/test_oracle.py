@@ -143,31 +143,32 @@ CUTS = [(chunk, page, "fetch") for chunk in (16, 50, 4096) for page in (8, 64)] 
 SOME_CUTS = {1: (50, 64, "fetch"), 2: (50, 64, "lse"), 4: (16, 8, "fetch")}
 
 
-def laid_out(comm: Comm, oracle: Path, place: Path, runs: list[tuple[str, int, int, str, int]]) -> None:
-    """An update for each label, chunk, page size and route, over this world; the last number is a free port."""
+def laid_out(
+    comm: Comm, oracle: Path, place: Path, label: str, chunk: int, page_rows: int, route: str, port: int
+) -> None:
+    """One update over this world, written to `place / "out"`."""
     rank, world = comm.rank, comm.size
-    close_comm()  # each update opens its own
+    close_comm()  # the update opens its own
     settings = json.loads((oracle / "expected.json").read_text())["case"]["grpo"]
-    for number, (label, chunk, page_rows, route, port) in enumerate(runs):
-        inputs = export_inputs(
-            oracle / "snapshot",
-            oracle / "adapter",
-            oracle / "rollout.json",
-            label,  # type: ignore[arg-type]
-            "exact",
-            world,
-            "float32",
-            place / f"run-{number}",
-            Constants(**settings, chunk_tokens=chunk, page_rows=page_rows, route=route),  # type: ignore[arg-type]
-        )
-        update = Update(replace(inputs, rank=rank, master_port=port, execution_id="cd" * 32))
-        try:
-            for phase in update.phases:
-                update.run(phase)
-        finally:
-            update.close()
-        if rank == 0:
-            write_export(place / f"run-{number}", place / f"out-{number}", label, "exact", world, "float32")
+    inputs = export_inputs(
+        oracle / "snapshot",
+        oracle / "adapter",
+        oracle / "rollout.json",
+        label,  # type: ignore[arg-type]
+        "exact",
+        world,
+        "float32",
+        place / "run",
+        Constants(**settings, chunk_tokens=chunk, page_rows=page_rows, route=route),  # type: ignore[arg-type]
+    )
+    update = Update(replace(inputs, rank=rank, master_port=port, execution_id="cd" * 32))
+    try:
+        for phase in update.phases:
+            update.run(phase)
+    finally:
+        update.close()
+    if rank == 0:
+        write_export(place / "run", place / "out", label, "exact", world, "float32")
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
@@ -187,12 +188,11 @@ def test_any_ranks_chunks_pages_and_route_give_the_oracles_update(
     if experts % world:
         pytest.skip(f"{experts} experts do not divide over {world} ranks")
     cuts, labels = (CUTS, LABELS) if every else ([SOME_CUTS[world]], LABELS[world // 4 :][:1])
-    runs = [(label, *cut, free_port()) for label in labels for cut in cuts]
-    for number, run in enumerate(runs):  # one by one: a world is given minutes, not hours
+    for number, (label, cut) in enumerate((label, cut) for label in labels for cut in cuts):
         place = tmp_path / str(number)
         place.mkdir()
-        ranks(laid_out, world, oracle, place, [run])
-        check(read_export(place / "out-0"), oracle, run[0])
+        ranks(laid_out, world, oracle, place, label, *cut, free_port())
+        check(read_export(place / "out"), oracle, label)
 
 
 def test_a_reference_scored_here_is_the_one_that_the_oracle_recorded(
