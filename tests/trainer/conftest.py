@@ -104,21 +104,21 @@ class World:
             result.unlink(missing_ok=True)
             work = {"file": sys.modules[function.__module__].__file__, "function": function.__name__, "port": port}
             print(json.dumps(work | {"arguments": str(given), "result": str(result)}), file=rank.stdin, flush=True)
-        deadline = time.monotonic() + PATIENCE_S
-        while not all(result.exists() for result in results):
-            if any(result.exists() and not pickle.loads(result.read_bytes())[0] for result in results):
-                deadline = min(deadline, time.monotonic() + 10)  # the others may wait for one that failed
+        deadline, outcomes = time.monotonic() + PATIENCE_S, {}
+        while len(outcomes) < len(results):
+            for rank, result in enumerate(results):
+                if rank not in outcomes and result.exists():
+                    outcomes[rank] = pickle.loads(result.read_bytes())
+                    if not outcomes[rank][0]:  # the others may wait for one that failed
+                        deadline = min(deadline, time.monotonic() + 10)
             if time.monotonic() > deadline or not self.alive:
-                self.close()
-                told = [pickle.loads(result.read_bytes()) for result in results if result.exists()]
-                pytest.fail("a rank died or hangs\n" + "\n".join(value for good, value in told if not good))
+                break
             time.sleep(0.01)
-        outcomes = [pickle.loads(result.read_bytes()) for result in results]
-        failed = [value for good, value in outcomes if not good]
-        if failed:
+        failed = [value for good, value in outcomes.values() if not good]
+        if failed or len(outcomes) < len(results):
             self.close()  # what a failed test left behind must not meet the next one
-            pytest.fail("a rank failed:\n" + "\n".join(failed))
-        return [value for _, value in outcomes]
+            pytest.fail("\n".join(["a rank failed:", *failed]) if failed else "a rank died or hangs")
+        return [outcomes[rank][1] for rank in range(len(results))]
 
     @property
     def alive(self) -> bool:
