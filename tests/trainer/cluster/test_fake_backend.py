@@ -134,8 +134,8 @@ def test_after_a_failure_or_close_no_phase_runs(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_it_takes_what_the_rank_actor_gives_to_the_real_one() -> None:
-    """The real one has one member more, which only parity uses and which has a default."""
-    assert set(RankInputs.__dataclass_fields__) == set(RealInputs.__dataclass_fields__) - {"baseline"}
+    """The real one has two members more, which only parity and instruments use and which have defaults."""
+    assert set(RankInputs.__dataclass_fields__) == set(RealInputs.__dataclass_fields__) - {"baseline", "instruments"}
 
 
 def test_its_evidence_is_what_no_schema_allows_and_lacks_what_an_update_must_have() -> None:
