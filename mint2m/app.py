@@ -45,6 +45,7 @@ COMMANDS = (
     _listed("evidence", "evidence_commands", "Compare runs, and bind what is published."),
     _listed("model", "model_commands", "Make a tiny model snapshot, or the manifest of one."),
     _listed("fixture", "fixture_commands", "Build and check training fixtures."),
+    _listed("payload", "payload_commands", "Build the deterministic payload of a long prompt."),
     _listed("schema", "schema_commands", "List, show and apply the JSON Schemas of all documents."),
     _listed("release", "release_commands", "Make releases, and say what stands in their way."),
     _listed("explain", "explain_command", "Say what a finding means, what follows from it and what to do."),

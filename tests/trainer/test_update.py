@@ -244,6 +244,22 @@ def test_two_runs_leave_the_same_bytes(inputs: Callable[..., RankInputs], tmp_pa
         assert (one.run_dir / name).read_bytes() == (two.run_dir / name).read_bytes()
 
 
+@pytest.mark.parametrize("change", [{"store": "mapped"}, {"page_rows": 8}, {"store": "mapped", "page_rows": 3}])
+def test_where_pages_lie_and_how_large_they_are_changes_no_byte(
+    inputs: Callable[..., RankInputs], tmp_path: Path, change: dict[str, Any]
+) -> None:
+    planned, group = recorded()
+    other = replace(planned, memory=replace(planned.memory, **change))
+    assert RunProfile.parse(other.encode(), file="profile.json") == other
+    one, two = (
+        inputs(profile=p, rollout=group, run_dir=tmp_path / name) for p, name in ((planned, "one"), (other, "two"))
+    )
+    run(one)
+    run(two)
+    for name in ("artifacts/gradient.safetensors", "adapter/adapter_model.safetensors"):
+        assert (one.run_dir / name).read_bytes() == (two.run_dir / name).read_bytes()
+
+
 def test_with_one_old_log_prob_too_few_the_first_token_leaves_the_loss(inputs: Callable[..., RankInputs]) -> None:
     planned, group = recorded()
     assert group.old_logprobs is not None
@@ -362,9 +378,10 @@ def rank_update(comm: Comm, snapshot: Path, run_dir: Path, port: int, planned: R
     return run(given)
 
 
-@pytest.mark.parametrize("distributed", [False, True])
+@pytest.mark.parametrize(("distributed", "route"), [(False, "fetch"), (True, "lse")])
 def test_two_ranks_make_one_update_and_agree_on_it(
     distributed: bool,
+    route: str,
     inputs: Callable[..., RankInputs],
     ranks: Callable[..., list[Any]],
     free_port: Callable[[], int],
@@ -375,6 +392,7 @@ def test_two_ranks_make_one_update_and_agree_on_it(
     alone = inputs(profile=planned, rollout=group)
     run(alone)
     topology = replace(planned.topology, world_size=2, context_parallel=2, expert_parallel=2)
+    planned = replace(planned, prefix=replace(planned.prefix, route=route))  # type: ignore[arg-type]
     outcomes = ranks(
         rank_update,
         2,

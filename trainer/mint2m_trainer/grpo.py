@@ -119,25 +119,28 @@ def token_loss(scores: Scores, advantage: Tensor, clip: Clip, reference: Referen
     old, advantage = old.detach(), advantage.detach()
 
     low, high = 1.0 - clip.low, 1.0 + clip.high
-    ratio = torch.exp(policy - old)  # [R], exactly 1 on policy
-    gain = torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)  # [R]
+    difference = policy - old  # [R]
+    ratio = torch.exp(difference.detach())  # [R], exactly 1 on policy
+    clipped_low = (ratio < low) & (advantage < 0)  # [R]
+    clipped_high = (ratio > high) & (advantage > 0)  # [R]
+    # min(ratio A, clip(ratio) A), and max(that, dual A) below 0, are A times a ratio that is held at one bound: the
+    # one that a further move in the rewarded direction meets. A held token has no policy gradient, and stays off the
+    # graph: its ratio may overflow, and 0 * inf would make the whole gradient NaN.
+    bound = torch.ones_like(ratio).masked_fill(clipped_low, low).masked_fill(clipped_high, high)  # [R]
+    held = clipped_low | clipped_high | (advantage == 0)  # [R]
     if clip.dual is not None:
         # A very unlikely old token with a negative advantage has an unbounded loss without it.
-        gain = torch.where(advantage < 0, torch.maximum(gain, clip.dual * advantage), gain)  # [R]
+        beyond = (ratio > clip.dual) & (advantage < 0)  # [R]
+        bound, held = bound.masked_fill(beyond, clip.dual), held | beyond
+    moving = torch.exp(difference.masked_fill(held, 0.0))  # [R]
+    gain = torch.where(held, bound, moving) * advantage  # [R]
     loss, kl = -gain, None
     if reference is not None:
         _same(reference.logp, policy, "reference log-probs")
         kl = drift(policy, reference.logp.detach(), reference.estimator)  # [R]
         loss = loss + reference.beta * kl
         kl = kl.detach()
-    ratio = ratio.detach()
-    return TokenLoss(
-        loss=loss,
-        ratio=ratio,
-        kl=kl,
-        clipped_low=(ratio < low) & (advantage < 0),
-        clipped_high=(ratio > high) & (advantage > 0),
-    )
+    return TokenLoss(loss=loss, ratio=ratio, kl=kl, clipped_low=clipped_low, clipped_high=clipped_high)
 
 
 def drift(policy: Tensor, reference: Tensor, estimator: Estimator) -> Tensor:

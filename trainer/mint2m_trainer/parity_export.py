@@ -66,6 +66,9 @@ class Constants:
     chunk_tokens: int = 32
     decisions: Literal["store", "rescore"] = "store"
     ref_source: Literal["rollout", "recompute"] = "rollout"
+    route: Literal["fetch", "lse"] = "fetch"
+    store: Literal["memory", "mapped"] = "memory"
+    page_rows: int | None = None
     optimizer: OptimizerContract = STANDARD_CONTRACT
 
 
@@ -95,26 +98,43 @@ def oracle_run(
         raise ExportError(f"no case {case!r} with prefix gradient {prefix_gradient!r}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):  # before the work, not after it
         raise FileExistsError(f"{out} exists and is not an empty directory")
-    given = read_rollout(rollout)
-    profile = _profile(given, adapter_dir, case, prefix_gradient, ranks, dtype, constants or Constants())
     with tempfile.TemporaryDirectory(prefix="mint2m-parity-") as folder:
-        inputs = RankInputs(
-            rank=0,
-            world_size=ranks,
-            master_address="127.0.0.1",
-            master_port=_free_port(),
-            run_dir=Path(folder),
-            snapshot=model_dir.resolve(),
-            adapter=adapter_dir.resolve(),
-            profile=profile,
-            rollout=given,
-            plan_sha256=profile.sha256,  # there is no plan; the profile says what ran
-            execution_id=secrets.token_hex(32),
-            image_digest=None,
-            baseline=prefix_gradient == "conventional",
+        inputs = export_inputs(
+            model_dir, adapter_dir, rollout, case, prefix_gradient, ranks, dtype, Path(folder), constants or Constants()
         )
         run_local(inputs)
-        _write(Path(folder), out, case, prefix_gradient, ranks, dtype)
+        write_export(Path(folder), out, case, prefix_gradient, ranks, dtype)
+
+
+def export_inputs(
+    model_dir: Path,
+    adapter_dir: Path,
+    rollout: Path,
+    case: Case,
+    prefix_gradient: Gradient,
+    ranks: int,
+    dtype: Literal["float32", "float64", "bfloat16"],
+    run_dir: Path,
+    constants: Constants,
+) -> RankInputs:
+    """What rank 0 of such an update needs; the others differ in `rank`."""
+    given = read_rollout(rollout)
+    profile = _profile(given, adapter_dir, case, prefix_gradient, ranks, dtype, constants)
+    return RankInputs(
+        rank=0,
+        world_size=ranks,
+        master_address="127.0.0.1",
+        master_port=_free_port(),
+        run_dir=run_dir,
+        snapshot=model_dir.resolve(),
+        adapter=adapter_dir.resolve(),
+        profile=profile,
+        rollout=given,
+        plan_sha256=profile.sha256,  # there is no plan; the profile says what ran
+        execution_id=secrets.token_hex(32),
+        image_digest=None,
+        baseline=prefix_gradient == "conventional",
+    )
 
 
 def read_rollout(path: Path) -> Rollout:
@@ -215,14 +235,22 @@ def _profile(
             gradient="detached" if prefix_gradient == "detached" else "exact",
             chunk_tokens=constants.chunk_tokens,
             decisions=constants.decisions,
-            route="fetch",
+            route=constants.route,
         ),
-        memory=MemoryOptions(head_tokens=1024, query_tile=512, expert_tokens=4096, rank_bytes=None),
+        memory=MemoryOptions(
+            head_tokens=1024,
+            query_tile=512,
+            expert_tokens=4096,
+            rank_bytes=None,
+            store=constants.store,
+            page_rows=constants.page_rows,
+        ),
         timeouts_s=Timeouts(start=600, phase=1800, cleanup=60),
     )
 
 
-def _write(run_dir: Path, out: Path, case: str, mode: str, ranks: int, dtype: str) -> None:
+def write_export(run_dir: Path, out: Path, case: str, mode: str, ranks: int, dtype: str) -> None:
+    """The numbers of a finished update in `run_dir`, as `oracle_run` writes them."""
     scores = Scores.parse((run_dir / places.SCORES).read_bytes(), file=places.SCORES)
     report = {
         "case": case,

@@ -21,14 +21,15 @@ from mint2m_trainer import compat, evidence
 from mint2m_trainer.checkpoint import save_checkpoint
 from mint2m_trainer.comm.groups import Comm, close_comm, open_comm
 from mint2m_trainer.comm.ledger import Ledger, Tag
-from mint2m_trainer.kernels import TorchKernels
+from mint2m_trainer.instruments.watch import Watch
+from mint2m_trainer.kernels import choose_kernels
 from mint2m_trainer.model.glm import Bounds
 from mint2m_trainer.model.policy import Policy, PolicySource, materialize
 from mint2m_trainer.optimizer import NORM_EPS, AdamWStep
 from mint2m_trainer.prefix.decisions import Decisions
 from mint2m_trainer.prefix.layout import Layout
 from mint2m_trainer.prefix.session import Mode, Session, page_shape
-from mint2m_trainer.prefix.store import MemoryRowStore
+from mint2m_trainer.prefix.store import PAGE_ROWS, make_store
 from mint2m_trainer.records import Records, write_adapter_copy, write_scores, write_tensors
 from mint2m_trainer.scoring import Group, ResponseOutcome
 from mint2m_verify import layout as places
@@ -52,7 +53,8 @@ class RankInputs:
     """What one rank needs. Paths are this machine's; `adapter` None starts a fresh one.
 
     `baseline` runs each response over the whole sequence instead of a resident prefix. It is for parity only: no
-    profile can ask for it, and it has no phases of the prefix.
+    profile can ask for it, and it has no phases of the prefix. `instruments` is a directory, there already, for what
+    the instruments see from materialize to finalize; None watches nothing.
     """
 
     rank: int
@@ -68,6 +70,7 @@ class RankInputs:
     execution_id: str
     image_digest: str | None
     baseline: bool = False
+    instruments: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +101,7 @@ class Update:
         self._base_sha256 = ""
         self._norm = (0.0, 0.0)
         self._finalize_calls = 0
+        self._watch: Watch | None = None
 
     def run(self, phase: str, progress: Progress = lambda _label, _done, _total: None) -> PhaseOutcome:
         """Run the next phase.
@@ -125,6 +129,8 @@ class Update:
     def close(self) -> None:
         """Drop pages and end the process groups; harmless twice."""
         self._failed = True
+        if self._watch is not None:
+            self._watch.close()
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -219,6 +225,8 @@ class Update:
         if comm.rank == 0:
             files = write_adapter_copy(self._records(), "artifacts/adapter-before", adapter)
         self._base_sha256 = evidence.weights_sha256(policy.inner)
+        if self._inputs.instruments is not None:
+            self._watch = Watch(policy.inner, comm, self._inputs.instruments)
         held = evidence.base_tensors(policy.inner)
         return PhaseEvidence(
             weights_sha256=self._base_sha256,
@@ -319,6 +327,8 @@ class Update:
         norm = optimizer.gradient_norm()
         self._norm = norm, min(1.0, self._profile.optimizer.clip_grad / (norm + NORM_EPS))
         gradient = policy.gradient_tensors(phase)
+        if self._watch is not None:
+            self._watch.finish(gradient, phase)
         files: tuple[str, ...] = ()
         if _there(self._comm).rank == 0:
             records = self._records()
@@ -384,9 +394,14 @@ class Update:
             model=policy.wrapped,
             inner=policy.inner,
             comm=comm,
-            kernels=TorchKernels(query_tile=profile.memory.query_tile),
+            kernels=choose_kernels(compat.device(), policy.inner.dtype, profile.memory.query_tile),
             layout=Layout(chunk=profile.prefix.chunk_tokens, cp=comm.size, rank=comm.rank, route=profile.prefix.route),
-            store=MemoryRowStore(page_shape(policy.inner)),
+            store=make_store(
+                profile.memory.store or "memory",
+                page_shape(policy.inner),
+                page_rows=profile.memory.page_rows or PAGE_ROWS,
+                device=compat.device(),
+            ),
             decisions=Decisions(profile.prefix.decisions),
             mode=mode,
             prompt=torch.tensor(rollout.prompt_tokens, dtype=torch.int64, device=compat.device()),

@@ -23,10 +23,15 @@ from mint2m_verify.model_numbers import ModelNumbers, parse_numbers
 
 _ID_BYTES = 4  # selected positions and expert ids are kept as int32
 
+#: Halves of a pass's bytes that stay resident: forward and backward free tensors of many sizes in another order than
+#: they made them, and the allocator cannot give all of it back. Measured with glibc over models whose pass takes 16 to
+#: 215 MiB (`tests/benchmarks/bench_memory.py`): 1.45 to 1.75 times.
+_RESIDENT_HALVES = 3
+
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
 
-#: Every CP rank holds all rows in this version of the trainer; becomes True when pages are sharded.
-PAGES_ARE_SHARDED = False
+#: Queries of all ranks that are scored in one round of selection.
+_ROUND_QUERIES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +67,8 @@ def plan_memory(config: bytes, profile: RunProfile, shape: FixtureShape) -> tupl
     return rank_memory(model, replace(profile, context=context)).items
 
 
-def rank_memory(model: ModelNumbers, profile: RunProfile, *, sharded_pages: bool = PAGES_ARE_SHARDED) -> MemoryPlan:
-    """The plan of one rank under `profile`.
-
-    Args:
-        sharded_pages: each CP rank holds the rows of its own tokens; else every rank holds all of them. Decisions
-            always lie with the rank that made them.
-    """
+def rank_memory(model: ModelNumbers, profile: RunProfile) -> MemoryPlan:
+    """The plan of one rank under `profile`: pages, their gradient and decisions lie with the rank of their token."""
     topology, prefix = profile.topology, profile.prefix
     base = _DTYPE_BYTES[profile.model.dtype]
     state = 8 if profile.model.dtype == "float64" else 4  # LoRA, its gradients and gradient pages: fp32 or fp64
@@ -76,8 +76,7 @@ def rank_memory(model: ModelNumbers, profile: RunProfile, *, sharded_pages: bool
     exact, stored = prefix.gradient == "exact", prefix.decisions == "store"
 
     captured = profile.context.prompt_tokens - 1  # the last prompt token is replayed with each response
-    own = math.ceil(captured / cp)
-    held = own if sharded_pages else captured
+    own = held_rows(profile, 0)  # the first rank takes the larger shares
     page = base * (model.layers * model.row_width + model.full_indexers * model.index_width)
     gradient_page = state * model.layers * model.row_width if exact else 0
     decision = 0
@@ -95,11 +94,11 @@ def rank_memory(model: ModelNumbers, profile: RunProfile, *, sharded_pages: bool
         ("lora", state * lora),
         ("gradients", 2 * state * lora),  # main_grad, and its clipped copy during the step
         ("optimizer", 2 * state * stepped),  # exp_avg and exp_avg_sq
-        ("pages", page * held),
-        ("gradient-pages", gradient_page * held),
+        ("pages", page * own),
+        ("gradient-pages", gradient_page * own),
         ("decisions", decision * own),
         ("activations", _activation_bytes(model, profile, base, captured)),
-        ("communication", _communication_bytes(model, profile, base)),
+        ("communication", _communication_bytes(model, profile, base, captured)),
     )
     return MemoryPlan(
         items=tuple(MemoryItem(category=_category(name), bytes=count) for name, count in items),
@@ -134,6 +133,17 @@ def pass_tokens(profile: RunProfile) -> int:
     cp = profile.topology.context_parallel
     chunk = min(profile.prefix.chunk_tokens, profile.context.prompt_tokens - 1)
     return max(math.ceil(chunk / cp), math.ceil((profile.context.max_response_tokens + 1) / cp), 1)
+
+
+def held_rows(profile: RunProfile, rank: int) -> int:
+    """Prefix rows that a rank holds: each chunk is split to within one row, the first ranks take the larger shares."""
+    whole, rest = divmod(profile.context.prompt_tokens - 1, profile.prefix.chunk_tokens)
+    cp = profile.topology.context_parallel
+
+    def share(tokens: int) -> int:
+        return tokens // cp + (rank < tokens % cp)
+
+    return whole * share(profile.prefix.chunk_tokens) + share(rest)
 
 
 def _category(name: str) -> MemoryCategory:
@@ -196,17 +206,29 @@ def _activation_bytes(model: ModelNumbers, profile: RunProfile, base: int, captu
     kept = tokens * base * (model.layers * attention + model.dense_layers * dense + model.sparse_layers * sparse)
     selected = tokens * 8 * model.full_indexers * model.index_top_k  # int64 ids while a pass runs
 
-    tile = min(profile.memory.query_tile, tokens)
-    scoring = tile * 4 * min(captured + tokens, 1 << 13) * (model.index_heads + 1) + tile * 16 * model.index_top_k
+    tile, top_k = min(profile.memory.query_tile, tokens), model.index_top_k
+    wide = max(base, 4)
+    # A tile's scores over one block of keys: the sum, one head's product, and the copy that top-k works on.
+    scoring = tile * 4 * min(captured + tokens, 1 << 13) * 3 + tile * 16 * top_k
     # Rows of a tile are gathered once forward, and once more with their gradient backward.
-    gathering = 3 * tile * model.index_top_k * model.row_width * max(base, 4)
+    gathering = 3 * tile * top_k * model.row_width * wide
+    # The rows that this rank's queries chose: the table and what it is put together from, its gradient and what of it
+    # goes back to the owners.
+    fetching = 2 * _chosen_rows(model, profile, captured) * model.row_width * (base + wide)
     head = 3 * min(profile.memory.head_tokens, profile.context.max_response_tokens + 1) * model.vocab * 4
     experts = 4 * min(profile.memory.expert_tokens, tokens * model.experts_per_token) * model.expert_width * base
-    return kept + selected + max(scoring, gathering, head, experts)
+    # One after another, so the largest counts.
+    return kept * _RESIDENT_HALVES // 2 + selected + max(scoring, gathering, fetching, head, experts)
 
 
-def _communication_bytes(model: ModelNumbers, profile: RunProfile, base: int) -> int:
-    """Buffers of one layer: the experts' all-to-all, sent and received, and the rows of a chunk from all ranks."""
+def _chosen_rows(model: ModelNumbers, profile: RunProfile, captured: int) -> int:
+    """The most rows that the queries of one pass choose on one rank."""
+    tokens = pass_tokens(profile)
+    return min(tokens * model.index_top_k, captured + profile.context.max_response_tokens + 1)
+
+
+def _communication_bytes(model: ModelNumbers, profile: RunProfile, base: int, captured: int) -> int:
+    """Buffers of one layer: the experts' all-to-all, sent and received, rows for other ranks, a round's candidates."""
     if profile.topology.world_size == 1:
         return 0
     tokens = pass_tokens(profile)
@@ -214,5 +236,10 @@ def _communication_bytes(model: ModelNumbers, profile: RunProfile, base: int) ->
     # Received tokens may all be for one rank's experts: every rank's tokens at most once for each of its experts.
     local = min(model.experts_per_token, _share(model.experts, profile.topology.expert_parallel))
     dispatch = tokens * model.experts_per_token + tokens * cp * local
-    rows = tokens * cp * (model.row_width + model.index_width)
-    return 2 * dispatch * model.hidden * base + 2 * rows * max(base, 4)
+    # On average a rank sends as many rows as it receives; the received are counted where they are used.
+    rows = _chosen_rows(model, profile, captured) * model.row_width * max(base, 4)
+    queries = min(_ROUND_QUERIES, tokens * cp)
+    # Scores and positions, sent and received, and what sorting them takes.
+    candidates = queries * model.index_top_k * (2 * 12 + 3 * 8)
+    asking = 2 * queries * model.index_heads * (model.index_width * base + 4)
+    return 2 * dispatch * model.hidden * base + rows + candidates + asking

@@ -67,6 +67,7 @@ SHARED_EVIDENCE = (
     "adapter_sha256",
     "prompt_tokens",
     "chunks",
+    "pages_sha256",
     "response",
     "response_tokens",
     "scored_tokens",

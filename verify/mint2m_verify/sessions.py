@@ -24,6 +24,7 @@ from mint2m_verify.documents import (
 from mint2m_verify.documents.records import chain_start
 from mint2m_verify.finding import Finding, found
 from mint2m_verify.findings import Check, Damage
+from mint2m_verify.memory_plan import held_rows
 from mint2m_verify.run_documents import Read
 
 _FILE = layout.RANK_SESSIONS
@@ -106,23 +107,26 @@ def check_evidence(
 
 
 def check_counts(sessions: RankSessions, profile: RunProfile) -> Check:
-    """Chunks, backward calls, one finalize and one step, as the profile calls for."""
+    """Chunks, backward calls, one finalize and one step, as the profile calls for; each rank held its share of rows."""
     chunks = phases.prefix_chunks(profile)
     captured = profile.context.prompt_tokens - 1
     steps: list[str] = []
-    for record, where in _records(sessions):
+    ranks = [session.rank for session in sessions.ranks for _ in session.phases]
+    for rank, (record, where) in zip(ranks, _records(sessions), strict=True):
         seen = record.evidence
+        held = held_rows(profile, rank)  # none where every chunk has fewer tokens than there are ranks before this one
         match record.phase:
             case phases.CAPTURE_PREFIX:
                 yield from _equal(seen.prompt_tokens, captured, f"{where}/prompt_tokens", record.phase)
                 yield from _equal(seen.chunks, chunks, f"{where}/chunks", record.phase)
-                yield from _some(seen.page_rows, f"{where}/page_rows", record.phase)
+                yield from _some(seen.page_rows, held, f"{where}/page_rows", record.phase)
             case phases.PREFIX_BACKWARD:
                 yield from _equal(seen.chunks, chunks, f"{where}/chunks", record.phase)
                 yield from _equal(seen.backward_calls, chunks, f"{where}/backward_calls", record.phase)
                 yield from _equal(seen.row_difference, 0.0, f"{where}/row_difference", record.phase)
-                yield from _some(seen.rows_compared, f"{where}/rows_compared", record.phase)
-                yield from _some(seen.gradient_pages_released, f"{where}/gradient_pages_released", record.phase)
+                yield from _some(seen.rows_compared, held, f"{where}/rows_compared", record.phase)
+                released = f"{where}/gradient_pages_released"
+                yield from _some(seen.gradient_pages_released, min(held, 1), released, record.phase)
             case phases.FINALIZE:
                 yield from _equal(seen.finalize_calls, 1, f"{where}/finalize_calls", record.phase)
             case phases.OPTIMIZER_STEP:
@@ -345,9 +349,9 @@ def _equal(have: object, want: object, pointer: str, phase: str) -> Iterator[Fin
         yield _fault("session.count-mismatch", pointer, str(want), str(have), stage=phase)
 
 
-def _some(have: int | None, pointer: str, phase: str) -> Iterator[Finding]:
-    if have == 0:
-        yield _fault("session.count-mismatch", pointer, "at least 1", "0", stage=phase)
+def _some(have: int | None, least: int, pointer: str, phase: str) -> Iterator[Finding]:
+    if have is not None and have < least:
+        yield _fault("session.count-mismatch", pointer, f"at least {least}", str(have), stage=phase)
 
 
 def _listed(ranks: Sequence[int]) -> str:

@@ -23,7 +23,7 @@ from mint2m_trainer.model.policy import family_of, family_projections
 from mint2m_trainer.model.seam import FreshChoice, Passage, SeamError
 from mint2m_trainer.model.snapshot import load_snapshot
 from mint2m_trainer.model.spec import ModelSpec, SpecError, parse_spec, read_spec
-from mint2m_trainer.prefix.layout import Layout, Span
+from mint2m_trainer.prefix.layout import Layout, Places, Span
 
 NO_ADAPTER = LoraPlan(rank=1, alpha=1.0, projections=frozenset())
 BOUNDS = Bounds(head_tokens=16, expert_tokens=4096)
@@ -65,9 +65,10 @@ def load(snapshot: Path, dtype: str, lora: LoraPlan = NO_ADAPTER) -> PrefixModel
 
 def passage(model: PrefixModel, comm: Comm, tokens: int) -> Passage:
     positions = torch.arange(tokens)
+    layout = Layout(chunk=tokens, cp=1, rank=0)
     return Passage(
         phase="test",
-        share=Layout(chunk=tokens, cp=1, rank=0).share(Span(index=0, start=0, stop=tokens)),
+        places=Places(layout=layout, prefix=0, share=layout.share(Span(index=0, start=0, stop=tokens))),
         positions=positions,
         rotation=model.rotary.rotation(positions, model.dtype),
         prefix=None,

@@ -1,10 +1,11 @@
-"""The cut of tokens into chunks and shares, counted by hand."""
+"""The cut of tokens into chunks and shares, counted by hand and by going through every position."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
-from mint2m_trainer.prefix.layout import Layout, Span
+from mint2m_trainer.prefix.layout import Layout, Places, Span
 
 
 def test_chunks_cover_the_prefix_once_and_only_the_last_is_short() -> None:
@@ -28,6 +29,28 @@ def test_shares_differ_by_at_most_one_and_are_adjacent(tokens: int, cp: int, cou
     assert [share.rows for share in shares] == [max(count, 1) for count in counts]
 
 
+@pytest.mark.parametrize("cp", [1, 2, 3, 7])
+@pytest.mark.parametrize("chunk", [1, 3, 8, 10])
+@pytest.mark.parametrize("prefix", [0, 1, 5, 8, 23, 24])
+def test_every_row_has_one_owner_and_local_ids_count_a_ranks_rows_in_order(cp: int, chunk: int, prefix: int) -> None:
+    layouts = [Layout(chunk=chunk, cp=cp, rank=rank) for rank in range(cp)]
+    for tokens in (1, 2, 11):
+        span = Span(index=len(layouts[0].chunks(prefix)), start=prefix, stop=prefix + tokens)
+        held: list[list[int]] = [[] for _ in range(cp)]  # by walking through all shares
+        before = [0] * cp
+        for part in (*layouts[0].chunks(prefix), span):
+            if part is span:
+                before = [len(positions) for positions in held]
+            for rank, positions in enumerate(held):
+                positions.extend(range(part.start, part.stop)[layouts[rank].share(part).local])
+        for rank, layout in enumerate(layouts):
+            places = Places(layout=layout, prefix=prefix, share=layout.share(span))
+            owner, local = places.locate(torch.arange(span.stop))
+            assert [held[r][n] for r, n in zip(owner.tolist(), local.tolist(), strict=True)] == list(range(span.stop))
+            assert places.positions(torch.arange(len(held[rank]))).tolist() == held[rank]
+            assert places.own == before[rank]
+
+
 def test_a_route_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match="'lse' is not supported"):
-        Layout(chunk=4, cp=1, rank=0, route="lse")
+    with pytest.raises(ValueError, match="'fetch' or 'lse'"):
+        Layout(chunk=4, cp=1, rank=0, route="ring")  # type: ignore[arg-type]

@@ -1,11 +1,13 @@
-"""Collectives with autograd. Backward is a collective too, in the same order on every rank.
+"""Collectives that move rows: to all ranks, or each to its own. Backward is a collective too, in the same order.
 
-Sums over ranks are made in rank order, one addition after another, so a gradient does not depend on the
-library's reduction tree. Shares may be uneven: every rank passes its own rows and the counts of all.
+Nothing is summed here: who receives rows adds them in the order of ranks, so that a gradient does not depend on a
+library's reduction tree. Shares may be uneven: every rank passes its own rows and the counts of all. A rank that has
+nothing to send or to receive takes part all the same, so no rank waits for another that left.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,25 +15,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from mint2m_trainer import compat
 from mint2m_trainer.comm.groups import Comm
 from mint2m_trainer.comm.ledger import Tag
 
 
-def gather_rows(local: Tensor, counts: Sequence[int], comm: Comm, tag: Tag, name: str) -> Tensor:
-    """All ranks' rows in rank order; differentiable.
+def collect_rows(local: Tensor, counts: Sequence[int], comm: Comm, tag: Tag, name: str) -> Tensor:
+    """All ranks' rows in rank order, [sum(counts), ...] on every rank, without autograd.
 
     Args:
         local: [n, ...]; the first `counts[rank]` rows count, a ghost row behind them does not.
         counts: rows of each rank.
-
-    Returns:
-        [sum(counts), ...] on every rank. Its gradient returns to the owners, summed in rank order.
     """
-    return _GatherRows.apply(local, tuple(counts), comm, tag, name)
-
-
-def collect_rows(local: Tensor, counts: Sequence[int], comm: Comm, tag: Tag, name: str) -> Tensor:
-    """`gather_rows` without autograd."""
     mine = local[: counts[comm.rank]]
     comm.ledger.record(tag, f"{name}.gather", mine.numel() * mine.element_size())
     if comm.size == 1:
@@ -44,18 +39,20 @@ def collect_rows(local: Tensor, counts: Sequence[int], comm: Comm, tag: Tag, nam
     return torch.cat([rows[:count] for rows, count in zip(every, counts, strict=True)])
 
 
-def return_rows(grad: Tensor, counts: Sequence[int], comm: Comm, tag: Tag, name: str) -> Tensor:
-    """Each rank's rows of the ranks' sum of `grad` [sum(counts), ...]: [counts[rank], ...], rank order."""
-    comm.ledger.record(tag, f"{name}.return", grad.numel() * grad.element_size())
+def exchange_counts(sent: Sequence[int], comm: Comm, tag: Tag, name: str) -> tuple[int, ...]:
+    """How many rows come from each rank, where this rank will send `sent[r]` rows to rank r."""
+    comm.ledger.record(tag, f"{name}.counts", 8 * len(sent))
     if comm.size == 1:
-        return grad.contiguous()
-    mine = counts[comm.rank]
-    received = grad.new_empty(comm.size * mine, *grad.shape[1:])
-    dist.all_to_all_single(received, grad.contiguous(), [mine] * comm.size, list(counts), group=comm.group)
-    total = received[:mine].clone()
-    for rank in range(1, comm.size):
-        total += received[rank * mine : (rank + 1) * mine]
-    return total
+        return tuple(sent)
+    mine = torch.tensor(sent, dtype=torch.int64, device=compat.device())
+    received = torch.empty_like(mine)
+    dist.all_to_all_single(received, mine, group=comm.group)
+    return tuple(received.tolist())
+
+
+def send_rows(x: Tensor, *, received: Sequence[int], sent: Sequence[int], comm: Comm, tag: Tag, name: str) -> Tensor:
+    """`exchange_rows` without autograd, for any dtype."""
+    return _exchange(x, tuple(received), tuple(sent), comm, tag, name)
 
 
 def exchange_rows(
@@ -63,22 +60,6 @@ def exchange_rows(
 ) -> Tensor:
     """All-to-all of rows, differentiable: `sent[r]` rows of `x` go to rank r, `received[r]` come from it."""
     return _ExchangeRows.apply(x, tuple(received), tuple(sent), comm, tag, name)
-
-
-class _GatherRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, local: Tensor, counts: tuple[int, ...], comm: Comm, tag: Tag, name: str) -> Tensor:
-        ctx.rows, ctx.counts, ctx.comm, ctx.tag, ctx.name = local.shape[0], counts, comm, tag, name
-        return collect_rows(local, counts, comm, tag, name)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        mine = return_rows(grad, ctx.counts, ctx.comm, ctx.tag, ctx.name)
-        if mine.shape[0] == ctx.rows:
-            return mine, None, None, None, None
-        padded = mine.new_zeros(ctx.rows, *mine.shape[1:])  # a ghost row is outside the result
-        padded[: mine.shape[0]] = mine
-        return padded, None, None, None, None
 
 
 class _ExchangeRows(torch.autograd.Function):
@@ -106,5 +87,11 @@ def _exchange(x: Tensor, received: tuple[int, ...], sent: tuple[int, ...], comm:
     if comm.size == 1:
         return x.view_as(x)
     result = x.new_empty(sum(received), *x.shape[1:])
-    dist.all_to_all_single(result, x.contiguous(), list(received), list(sent), group=comm.group)
+    # As bytes: a backend need not know the dtype of what it only carries.
+    dist.all_to_all_single(_bytes(result), _bytes(x.contiguous()), list(received), list(sent), group=comm.group)
     return result
+
+
+def _bytes(rows: Tensor) -> Tensor:
+    """[n, ...] contiguous -> [n, bytes a row] uint8, the same memory."""
+    return rows.view(rows.shape[0], math.prod(rows.shape[1:])).view(torch.uint8)

@@ -2,12 +2,15 @@
 
 The rule: the document is exactly as many bytes as asked, the two entries that its question needs stand far apart
 inside it, and every other entry looks like them. Without that a prompt of the right length would not need to be
-read, or a length would be reached by cutting the question off.
+read, or a length would be reached by cutting the question off. Entries are drawn one after another and can be drawn
+again, so the document is written piece by piece and never has to be held.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 ACCOUNTS = ("Alder", "Birch", "Cedar", "Dogwood", "Elm", "Fir", "Hawthorn", "Juniper", "Larch", "Maple")
@@ -41,6 +44,15 @@ class Ledger:
     responses: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerPieces:
+    """The same, the text in pieces of a line or less each; they are made while they are iterated, once."""
+
+    text: Iterator[str]
+    ground_truth: str
+    responses: tuple[str, ...]
+
+
 class _Draws:
     """Numbers from SHA-256 of a counter: the same on every machine, for ever."""
 
@@ -61,6 +73,12 @@ def ledger(seed: int, *, tokens: int) -> Ledger:
     Raises:
         LedgerError: too short to hold them; the message says how long it must be.
     """
+    made = ledger_pieces(seed, tokens=tokens)
+    return Ledger(text="".join(made.text), ground_truth=made.ground_truth, responses=made.responses)
+
+
+def ledger_pieces(seed: int, *, tokens: int) -> LedgerPieces:
+    """`ledger` without holding its text; a length that is too short is refused here, before the first piece."""
     draws = _Draws(seed)
     first = draws.below(len(ACCOUNTS))
     second = (first + 1 + draws.below(len(ACCOUNTS) - 1)) % len(ACCOUNTS)
@@ -73,22 +91,36 @@ def ledger(seed: int, *, tokens: int) -> Ledger:
         f"\nQuestion: how many {ASKED} were put on the shelves for the accounts of {ACCOUNTS[first]} and "
         f"{ACCOUNTS[second]} together?\nReply with one line, `Answer:` and the number.\n"
     )
-    room = tokens - len(_HEADER) - len(question) - sum(map(len, asked))
-    entries: list[str] = []
+    again = copy.copy(draws)  # where the entries begin
+    room, count = tokens - len(_HEADER) - len(question) - sum(map(len, asked)), 0
     while True:
-        entry = _entry(draws, ACCOUNTS[draws.below(len(ACCOUNTS))], _goods(draws))
+        entry = _entry_of_anyone(draws)
         # The closing line needs its words and a line feed; what is left becomes its dots.
         if room < len(entry) + len(_FILL) + 1:
             break
-        entries.append(entry)
-        room -= len(entry)
-    if len(entries) < 4:
+        room, count = room - len(entry), count + 1
+    if count < 4:
         raise LedgerError(f"a ledger needs about {len(_HEADER) + len(question) + 500} tokens, got {tokens}")
-    quarter = len(entries) // 4
-    entries.insert(3 * quarter + draws.below(len(entries) - 3 * quarter), asked[1])
-    entries.insert(quarter + draws.below(quarter), asked[0])
-    text = _HEADER + "".join(entries) + _FILL + "." * (room - len(_FILL) - 1) + "\n" + question
-    return Ledger(text=text, ground_truth=str(TOTAL), responses=("Answer: 2", f"Answer: {TOTAL}"))
+    quarter = count // 4
+    late = 3 * quarter + draws.below(count - 3 * quarter)
+    early = quarter + draws.below(quarter)
+
+    def text() -> Iterator[str]:
+        yield _HEADER
+        for index in range(count):
+            if index == early:
+                yield asked[0]
+            if index == late:
+                yield asked[1]
+            yield _entry_of_anyone(again)
+        yield _FILL + "." * (room - len(_FILL) - 1) + "\n"
+        yield question
+
+    return LedgerPieces(text=text(), ground_truth=str(TOTAL), responses=("Answer: 2", f"Answer: {TOTAL}"))
+
+
+def _entry_of_anyone(draws: _Draws) -> str:
+    return _entry(draws, ACCOUNTS[draws.below(len(ACCOUNTS))], _goods(draws))
 
 
 def _entry(draws: _Draws, account: str, what: str) -> str:

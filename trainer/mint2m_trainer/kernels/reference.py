@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from mint2m_trainer.kernels.interface import EMPTY, Candidates, KeyBlock
+from mint2m_trainer.kernels.interface import EMPTY, Candidates, KernelError, KeyBlock
 
 
 class TorchKernels:
@@ -41,10 +41,15 @@ class TorchKernels:
         scores = q.new_empty(queries, k, dtype=_score_dtype(q))
         positions = torch.empty(queries, k, dtype=torch.int64, device=q.device)
         for tile in _tiles(queries, self._query_tile):
-            score = index_scores(q[tile], w[tile], block.keys)  # [t, S]
+            score = self._scores(q[tile], w[tile], block.keys)  # [t, S]
+            finite = torch.isfinite(score)  # [t, S]
             if not every_row_is_past:
                 future = column[None, :] + block.start > qpos[tile][:, None]  # [t, S]
                 score.masked_fill_(future, EMPTY)
+                finite |= future
+            if not bool(finite.all()):
+                row = block.start + int(finite.all(0).logical_not().nonzero()[0, 0])
+                raise KernelError(f"the index score of row {row} is not finite")
             kept, columns = select(score, min(k, rows))  # [t, min(k, S)] twice
             scores[tile, : kept.shape[1]] = kept
             positions[tile, : kept.shape[1]] = torch.where(kept == EMPTY, -1, columns + block.start)
@@ -52,18 +57,23 @@ class TorchKernels:
         positions[:, min(k, rows) :] = -1
         return Candidates(scores=scores, positions=positions)
 
+    def _scores(self, q: Tensor, w: Tensor, keys: Tensor) -> Tensor:
+        """[t, H, W], [t, H], [S, W] -> [t, S]; a device's own way to the same bits goes here."""
+        return index_scores(q, w, keys)
+
     def attend(
         self, q: Tensor, rows: Tensor, idx: Tensor, ok: Tensor, scale: float, value_width: int
     ) -> tuple[Tensor, Tensor]:
         queries, heads, _ = q.shape
+        exact = _score_dtype(q)
         out = q.new_empty(queries, heads, value_width)
-        lse = q.new_empty(queries, heads, dtype=_score_dtype(q))
+        lse = q.new_empty(queries, heads, dtype=exact)
         for tile in _tiles(queries, self._query_tile):
-            gathered = _gather(rows, idx[tile])  # [t, K, D]
-            logits = _logits(q[tile], gathered, ok[tile], scale)  # [t, H, K]
+            gathered = _gather(rows, idx[tile]).to(exact)  # [t, K, D]; bfloat16 is widened, nothing is rounded to it
+            logits = _logits(q[tile].to(exact), gathered, ok[tile], scale)  # [t, H, K]
             lse[tile] = logits.logsumexp(-1)
-            weights = (logits - lse[tile].unsqueeze(-1)).exp_()  # [t, H, K]
-            out[tile] = torch.bmm(weights.to(q.dtype), gathered[..., :value_width])
+            weights = _weights(logits, lse[tile])  # [t, H, K]
+            out[tile] = torch.bmm(weights, gathered[..., :value_width]).to(q.dtype)
         return out, lse
 
     def attend_backward(
@@ -84,8 +94,8 @@ class TorchKernels:
         for tile in _tiles(q.shape[0], self._query_tile):
             gathered = _gather(rows, idx[tile]).to(exact)  # [t, K, D]
             q_tile, grad_out = q[tile].to(exact), grad[tile].to(exact)  # [t, H, D], [t, H, R]
-            logits = _logits(q[tile], gathered.to(q.dtype), ok[tile], scale)  # [t, H, K]
-            weights = (logits - lse[tile].unsqueeze(-1)).exp_()  # [t, H, K]
+            logits = _logits(q_tile, gathered, ok[tile], scale)  # [t, H, K]
+            weights = _weights(logits, lse[tile])  # [t, H, K]
             mean = (grad_out * out[tile].to(exact)).sum(-1, keepdim=True)  # [t, H, 1]
             grad_logits = torch.bmm(grad_out, gathered[..., :value_width].transpose(1, 2))  # [t, H, K]
             grad_logits = (grad_logits - mean) * weights * scale  # [t, H, K]
@@ -100,13 +110,20 @@ class TorchKernels:
 def index_scores(q: Tensor, w: Tensor, keys: Tensor) -> Tensor:
     """`sum_h w_h relu(q_h . key)`, [T, S], never below float32; a negative zero comes out positive.
 
-    Source: DeepSeek-V3.2, equation 1. One head at a time, so that nothing of size [T, H, S] exists.
+    Source: DeepSeek-V3.2, equation 1. Column by column and head by head, ascending, each sum from +0.0, every product
+    rounded before it is added: a matrix product would be faster, but rounds a row of a short block otherwise than the
+    same row of a long one (MKL does below 16 rows), and then which keys are kept would depend on the layout.
     """
     exact = _score_dtype(q)
-    q, w, transposed = q.to(exact), w.to(exact), keys.to(exact).t()  # [W, S]
+    q, w, transposed = q.to(exact), w.to(exact), keys.to(exact).t().contiguous()  # [W, S]
     total = torch.zeros(q.shape[0], keys.shape[0], dtype=exact, device=q.device)
+    dot, product = torch.empty_like(total), torch.empty_like(total)
     for head in range(q.shape[1]):
-        total.addcmul_(torch.mm(q[:, head], transposed).relu_(), w[:, head : head + 1])
+        dot.zero_()
+        for column in range(q.shape[2]):
+            dot.add_(torch.mul(q[:, head, column : column + 1], transposed[column], out=product))
+        # Two operations, not `addcmul`, which may round once.
+        total.add_(torch.mul(dot.relu_(), w[:, head : head + 1], out=product))
     # The sum starts at +0.0, and +0.0 + -0.0 is +0.0.
     return total
 
@@ -168,9 +185,13 @@ def _gather(rows: Tensor, idx: Tensor) -> Tensor:
 
 def _logits(q: Tensor, gathered: Tensor, ok: Tensor, scale: float) -> Tensor:
     """Scaled scores, [t, H, K], `-inf` in empty slots."""
-    exact = _score_dtype(q)
-    logits = torch.bmm(q, gathered.transpose(1, 2)).to(exact) * scale  # [t, H, K]
+    logits = torch.bmm(q, gathered.transpose(1, 2)) * scale  # [t, H, K]
     return logits.masked_fill_(~ok.unsqueeze(1), EMPTY)
+
+
+def _weights(logits: Tensor, lse: Tensor) -> Tensor:
+    """softmax from its log-sum-exp, [t, H, K]; zero where a query has no row, not NaN."""
+    return (logits - lse.masked_fill(lse == EMPTY, 0.0).unsqueeze(-1)).exp_()
 
 
 def _tiles(queries: int, size: int) -> Iterator[slice]:

@@ -6,24 +6,27 @@ Keeps the parameters of megatron's `MLASelfAttention` and replaces its forward. 
     q·k = (q_nope W_uk + s (q_nope B_uk) A) · c + q_rope · k_rope,      o = (Σ w c) W_uv^T + s ((Σ w c) A^T) B_uv^T
 
 so the adapter of kv_b is applied without merging. A row is cast once to the pages' dtype, and the cast value is
-used inside its own chunk as well; otherwise the chunk size would change the function.
+used inside its own chunk as well; otherwise the chunk size would change the function. On the graph it is float32 or
+wider, so that what several consumers add to its gradient is summed in that precision.
+
+Rows lie with the rank of their token. Which rows a query chose is settled in `selection`, how it reaches them in
+`fetch` or `partial`, as the plan's route says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mint2m_trainer import compat  # noqa: F401  # first: it must precede megatron
-from mint2m_trainer.comm.collectives import collect_rows, gather_rows
-from mint2m_trainer.kernels import KeyBlock, SparseAttention
-from mint2m_trainer.model.indexer import Indexer
+from mint2m_trainer.model.fetch import FetchReach
+from mint2m_trainer.model.indexer import Indexer, IndexQuery
 from mint2m_trainer.model.lora import Lora
-from mint2m_trainer.model.seam import LayerRows, Passage, Seam
+from mint2m_trainer.model.partial import MergeReach
+from mint2m_trainer.model.seam import LayerRows, Passage, Reach, Seam
+from mint2m_trainer.model.selection import choose_rows
 from mint2m_trainer.model.spec import ModelSpec
 
 from megatron.core.transformer.multi_latent_attention import MLASelfAttention  # isort: skip
@@ -32,21 +35,13 @@ from megatron.core.transformer.multi_latent_attention import MLASelfAttention  #
 LATENT_NORM_EPS = 1e-6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scoring:
-    """What selection needs of this pass: index queries, head weights, and the chunk's own keys."""
-
-    q: Tensor
-    weights: Tensor
-    own: KeyBlock
-
-
 class PrefixAttention(MLASelfAttention):
     """One layer's attention; `bind` gives it what megatron's constructor cannot."""
 
     def bind(self, spec: ModelSpec, seam: Seam, page_dtype: torch.dtype) -> None:
         """Attach the model's spec and seam, and an indexer where this layer has one."""
         self._spec, self._seam, self._page_dtype = spec, seam, page_dtype
+        self._exact = torch.float64 if page_dtype == torch.float64 else torch.float32
         self._layer = self.layer_number - 1
         self.q_layernorm.eps = self.kv_layernorm.eps = LATENT_NORM_EPS
         if spec.full_indexer(self._layer):
@@ -59,44 +54,33 @@ class PrefixAttention(MLASelfAttention):
         q_latent = self.q_layernorm(self.linear_q_down_proj(x)[0])  # [T, q_rank]
         compressed, k_rope = self.linear_kv_down_proj(x)[0].split([spec.kv_rank, spec.rope_width], dim=-1)
         row = torch.cat([self.kv_layernorm(compressed), passage.rotation.apply(k_rope)], dim=-1)  # [T, D]
-        local = row.to(self._page_dtype)
-        chunk_rows = gather_rows(local, passage.counts, passage.comm, passage.tag(self._layer), "rows")
-        scoring = self._own_keys(x, q_latent, passage)
+        stored = row.to(self._page_dtype)
+        local = stored.to(self._exact)  # [T, D]
+        query, keys = self._index(x, q_latent, passage)
         if passage.keep_rows:
-            keys = None if scoring is None else scoring.own.keys
-            passage.layers.append(LayerRows(local=local, rows=chunk_rows.detach(), keys=keys))
+            passage.layers.append(LayerRows(local=local, rows=stored.detach()[: passage.share.count], keys=keys))
         if passage.rows_only and self._layer == spec.layers - 1:
             return torch.zeros_like(hidden_states), None
-        if scoring is not None:
-            passage.chosen = passage.tape.rows(self._layer, lambda: self._choose(scoring, passage))
-        if passage.chosen is None:
+        if query is not None and keys is not None:
+            passage.reach = self._reach(query, keys, passage)
+        if passage.reach is None:
             raise RuntimeError(f"layer {self._layer} shares a selection that no layer made")
-        mixed = self._attend(self._absorbed_query(q_latent, passage), chunk_rows, passage.chosen, passage)
+        mixed = passage.reach.attend(self._absorbed_query(q_latent, passage), local, self._layer)  # [T, H, kv_rank]
         values = self._expand_values(mixed)  # [T, H, value_width]
         return self.linear_proj(values.flatten(1))[0].unsqueeze(1), None
 
-    def _own_keys(self, x: Tensor, q_latent: Tensor, passage: Passage) -> _Scoring | None:
+    def _index(self, x: Tensor, q_latent: Tensor, passage: Passage) -> tuple[IndexQuery | None, Tensor | None]:
+        """Index queries of this rank's rows, and their keys [count, W] as the pages keep them."""
         if not self._spec.full_indexer(self._layer):
-            return None
+            return None, None
         query = self.indexer(x, q_latent, passage.rotation)
-        keys = collect_rows(
-            query.keys.to(self._page_dtype), passage.counts, passage.comm, passage.tag(self._layer), "keys"
-        )
-        own = KeyBlock(start=passage.share.span.start, keys=keys)
-        return _Scoring(q=query.q, weights=query.weights, own=own)
+        return query, query.keys.to(self._page_dtype)[: passage.share.count]
 
-    @torch.no_grad()
-    def _choose(self, scoring: _Scoring, passage: Passage) -> Tensor:
-        """Positions of the selected rows, [T, K], -1 in an empty slot."""
-
-        def blocks() -> Iterator[KeyBlock]:
-            if passage.prefix is not None:
-                yield from passage.prefix.keys(self._layer)
-            yield scoring.own
-
-        visible = passage.share.span.stop
-        kept = min(self._spec.index_top_k, visible)
-        return passage.kernels.topk(scoring.q, scoring.weights, blocks(), passage.positions, kept).positions
+    def _reach(self, query: IndexQuery, keys: Tensor, passage: Passage) -> Reach:
+        top_k, layer = self._spec.index_top_k, self._layer
+        chosen = passage.tape.rows(layer, lambda: choose_rows(query, keys, passage, layer=layer, top_k=top_k))
+        made = FetchReach if passage.places.layout.route == "fetch" else MergeReach
+        return made(chosen, passage, self._spec, self._page_dtype, layer)
 
     def _absorbed_query(self, q_latent: Tensor, passage: Passage) -> Tensor:
         """[T, H, kv_rank + rope_width]."""
@@ -134,18 +118,3 @@ class PrefixAttention(MLASelfAttention):
     def _adapter_b(self, adapter: Lora, part: slice) -> Tensor:
         spec = self._spec
         return adapter.B.view(spec.heads, spec.nope_width + spec.value_width, -1)[:, part]
-
-    def _attend(self, q: Tensor, own: Tensor, chosen: Tensor, passage: Passage) -> Tensor:
-        """Attend to the chosen positions; prefix rows come through the store, once each."""
-        spec, start = self._spec, passage.share.span.start
-        ok = chosen >= 0  # [T, K]
-        table, idx = own, (chosen - start).clamp(min=0)
-        if passage.prefix is not None and passage.prefix.length > 0:
-            before = ok & (chosen < start)
-            used = torch.zeros(start, dtype=torch.bool, device=chosen.device)
-            used[chosen[before]] = True
-            ids = used.nonzero().squeeze(1)  # [U] ascending: each row is fetched once, in one order
-            place = used.cumsum(0) - 1  # [start]
-            idx = torch.where(before, place[chosen.clamp(0, start - 1)], (chosen - start + ids.numel()).clamp(min=0))
-            table = torch.cat([passage.prefix.rows(self._layer, ids), own])  # [U + tokens, D]
-        return SparseAttention.apply(q, table, idx, ok, spec.softmax_scale, spec.kv_rank, passage.kernels)

@@ -8,7 +8,7 @@ second owner, so two passes cannot read each other's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -20,7 +20,7 @@ from mint2m_trainer.comm.groups import Comm
 from mint2m_trainer.comm.ledger import Tag
 from mint2m_trainer.kernels import Kernels, KeyBlock
 from mint2m_trainer.model.position import Rotation
-from mint2m_trainer.prefix.layout import Share
+from mint2m_trainer.prefix.layout import Places, Share
 
 
 class SeamError(Exception):
@@ -28,19 +28,40 @@ class SeamError(Exception):
 
 
 class Prefix(Protocol):
-    """The rows before a chunk, as attention sees them. Positions are global; layers count from 0."""
+    """This rank's rows before a chunk, as attention sees them. Ids are local; layers count from 0."""
 
     @property
-    def length(self) -> int:
-        """Rows before the chunk."""
+    def keeps_gradient(self) -> bool:
+        """Whether `add_grad` keeps what it is given."""
         ...
 
     def rows(self, layer: int, ids: Tensor) -> Tensor:
-        """Rows at ascending positions `ids` [N]: [N, D], differentiable where the gradient is kept."""
+        """Rows of ascending local ids [N]: [N, D], without autograd."""
         ...
 
     def keys(self, layer: int) -> Iterator[KeyBlock]:
-        """Indexer keys of all rows before the chunk."""
+        """Indexer keys of this rank's rows, in local ids."""
+        ...
+
+    def add_grad(self, layer: int, ids: Tensor, grad: Tensor) -> None:
+        """Take the gradient [N, D] of ascending, distinct local ids [N]."""
+        ...
+
+
+class Reach(Protocol):
+    """How the queries of one pass reach the rows that a full indexer chose, wherever they lie."""
+
+    def attend(self, q: Tensor, local: Tensor, layer: int) -> Tensor:
+        """Attention over the chosen rows, differentiable.
+
+        Args:
+            q: absorbed queries, [T, H, D].
+            local: this rank's rows of the pass, [T, D], float32 or float64, values of the pages' dtype.
+            layer: whose prefix rows.
+
+        Returns:
+            [T, H, kv_rank].
+        """
         ...
 
 
@@ -68,11 +89,11 @@ class FreshChoice:
 
 @dataclass(slots=True, kw_only=True)
 class LayerRows:
-    """What a layer left in this pass: own rows of this rank, and all ranks' rows and keys of the chunk."""
+    """What a layer left in this pass on this rank; a ghost leaves nothing."""
 
-    local: Tensor  # [T, D], on the autograd graph when there is one
-    rows: Tensor  # [tokens, D], without graph
-    keys: Tensor | None  # [tokens, W], full-indexer layers only
+    local: Tensor  # [T, D] float32 or float64, on the autograd graph when there is one
+    rows: Tensor  # [count, D] in the pages' dtype, without graph
+    keys: Tensor | None  # [count, W], full-indexer layers only
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +101,7 @@ class Passage:
     """One forward of this rank's share of one span."""
 
     phase: str
-    share: Share
+    places: Places
     positions: Tensor  # [T] int64, T = share.rows
     rotation: Rotation
     prefix: Prefix | None
@@ -90,7 +111,12 @@ class Passage:
     keep_rows: bool
     rows_only: bool  # nothing behind the last layer's rows is wanted
     layers: list[LayerRows] = field(default_factory=list)
-    chosen: Tensor | None = None  # [T, K] positions, of the last full indexer
+    reach: Reach | None = None  # to the rows that the last full indexer chose
+
+    @property
+    def share(self) -> Share:
+        """This rank's share of the span."""
+        return self.places.share
 
     def tag(self, layer: int) -> Tag:
         """The ledger tag of a collective in `layer`."""
@@ -100,11 +126,6 @@ class Passage:
     def gate(self) -> Tensor:
         """Which rows are tokens, [T] bool; all but a ghost's."""
         return torch.arange(self.share.rows, device=self.positions.device) < self.share.count
-
-    @property
-    def counts(self) -> Sequence[int]:
-        """Tokens of each rank."""
-        return self.share.counts
 
 
 class Seam:

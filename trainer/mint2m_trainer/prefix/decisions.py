@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from mint2m_trainer.model.seam import FreshChoice, Tape
-from mint2m_trainer.prefix.store import PrefixError
+from mint2m_trainer.prefix.layout import Share
+from mint2m_trainer.prefix.rows import PrefixError
 
 DecisionMode = Literal["store", "rescore"]
 
@@ -31,13 +32,17 @@ class Decisions:
         self._rows: dict[tuple[int, int], Tensor] = {}
         self._experts: dict[tuple[int, int], Tensor] = {}
 
-    def recorder(self, chunk: int) -> Tape:
-        """The tape of a chunk's capture."""
-        return _Record(self, chunk) if self.mode == "store" else FreshChoice()
+    def recorder(self, share: Share) -> Tape:
+        """The tape of a chunk's capture, for what this rank carries of it."""
+        return _Record(self, share.span.index) if self.mode == "store" else FreshChoice()
 
-    def replayer(self, chunk: int, tokens: int) -> Tape:
-        """The tape of a chunk's recomputation by a rank that carries `tokens` rows."""
-        return _Repeat(self, chunk, tokens) if self.mode == "store" else FreshChoice()
+    def replayer(self, share: Share) -> Tape:
+        """The tape of a chunk's recomputation."""
+        return _Repeat(self, share.span.index, share.rows) if self.mode == "store" else FreshChoice()
+
+    def responder(self, share: Share, response: int) -> Tape:
+        """The tape of a response's forward: its backward follows at once, so nothing is kept."""
+        return FreshChoice()
 
     @property
     def held_bytes(self) -> int:

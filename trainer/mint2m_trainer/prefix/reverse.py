@@ -2,10 +2,12 @@
 
 After all responses went backward, the pages hold dL/d(row). The last chunk's rows are made again with autograd and
 backward runs from them, adding to adapters and to earlier pages; then the next chunk's gradient is complete, and
-so on. Nothing larger than one chunk is ever on the graph, and the result is the gradient of the whole sequence.
+so on. Nothing larger than one chunk is ever on the graph, and the result is the gradient of the whole sequence. A
+rank does so for its own rows; gradient of the rows of others went to them while the graph was walked.
 
 Each recomputed row must equal its stored row bit for bit, or the gradient would belong to another function than
-the one whose log-probs were scored.
+the one whose log-probs were scored. The ranks tell each other before anyone goes backward: a rank that stopped alone
+would leave the others waiting in their next collective.
 """
 
 from __future__ import annotations
@@ -16,18 +18,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mint2m_trainer.comm.collectives import return_rows
+from mint2m_trainer import compat
+from mint2m_trainer.comm.collectives import collect_rows
 from mint2m_trainer.comm.groups import Comm
 from mint2m_trainer.comm.ledger import Tag
 from mint2m_trainer.model.seam import Passage, Tape
 from mint2m_trainer.prefix.decisions import Decisions
-from mint2m_trainer.prefix.layout import Layout, Share, Span
-from mint2m_trainer.prefix.store import ChunkRows, PrefixError, RowStore
+from mint2m_trainer.prefix.layout import Layout, Span
+from mint2m_trainer.prefix.rows import ChunkRows, PrefixError, RowStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReverseReport:
-    """What the reverse pass did; `row_difference` is the largest |recomputed - stored|, zero or it aborted."""
+    """What the reverse pass did on this rank; `row_difference` is the largest |recomputed - stored| of any rank.
+
+    It is zero, or the pass aborted.
+    """
 
     chunks: int
     backward_calls: int
@@ -55,18 +61,15 @@ def reverse_prefix(
     compared, backwards, released, largest = 0, 0, 0, 0.0
     for done, span in enumerate(reversed(chunks), start=1):
         share = layout.share(span)
-        stored = store.chunk_rows(span)
-        gradients = [
-            _own(store.take_grad(layer, span), share, comm, Tag(phase=phase, chunk=span.index, layer=layer))
-            for layer in range(len(stored.rows))
-        ]
-        store.release(span)  # attention of this chunk must see only what came before it
-        released += len(stored.rows)
-        passage = recompute(span, decisions.replayer(span.index, share.rows))
-        rows, difference = _compare(passage, stored, span)
-        compared, largest = compared + rows, max(largest, difference)
-        made = [layer.local for layer in passage.layers]
-        torch.autograd.backward(made, [grad.to(row.dtype) for row, grad in zip(made, gradients, strict=True)])
+        stored = store.chunk_rows(span.index)
+        gradients = [store.take_grad(layer, span.index) for layer in range(len(stored.rows))]  # each [count, D]
+        store.release(span.index)  # attention of this chunk must see only what came before it
+        released += len(stored.rows) if share.count else 0
+        passage = recompute(span, decisions.replayer(share))
+        found = _compare(passage, stored, span)
+        largest = max(largest, _agreed(found, comm, Tag(phase=phase, chunk=span.index), span))
+        compared += found.rows
+        _backward([layer.local for layer in passage.layers], gradients)
         backwards += 1
         progress(done, len(chunks))
     decisions.finish()
@@ -79,30 +82,61 @@ def reverse_prefix(
     )
 
 
-def _own(grad: Tensor, share: Share, comm: Comm, tag: Tag) -> Tensor:
-    """This rank's rows of the ranks' summed gradient, [T, D]; zero for a ghost."""
-    mine = return_rows(grad, share.counts, comm, tag, "pages")
-    return mine if share.count else mine.new_zeros(share.rows, grad.shape[1])
+def _backward(made: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    """Go backward from a chunk's rows [T, D] against their gradient [count, D]; a ghost row's is zero."""
+    pairs = []
+    for row, grad in zip(made, gradients, strict=True):
+        whole = row.new_zeros(row.shape)
+        whole[: grad.shape[0]] = grad
+        if row.requires_grad:  # rows below the first adapter depend on nothing that trains
+            pairs.append((row, whole))
+    if pairs:
+        torch.autograd.backward([row for row, _ in pairs], [grad for _, grad in pairs])
 
 
-def _compare(passage: Passage, stored: ChunkRows, span: Span) -> tuple[int, float]:
-    """Bitwise comparison of every row and key of a chunk; returns the rows covered and the largest difference."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    """Rows covered, the largest difference, and the first layer whose bits differ, -1 where none does."""
+
+    rows: int
+    difference: float
+    layer: int
+
+
+def _compare(passage: Passage, stored: ChunkRows, span: Span) -> _Compared:
+    """Bitwise comparison of every row and key that this rank holds of a chunk."""
     if len(passage.layers) != len(stored.rows):
         raise PrefixError(f"chunk {span.index} made rows in {len(passage.layers)} of {len(stored.rows)} layers")
-    compared, largest = 0, 0.0
+    compared, largest, first = 0, 0.0, -1
     for layer, (made, rows, keys) in enumerate(zip(passage.layers, stored.rows, stored.keys, strict=True)):
         pairs = [(made.rows, rows)]
         if made.keys is not None and keys is not None:
             pairs.append((made.keys, keys))
         for new, old in pairs:
-            difference = float((new - old).abs().max()) if new.numel() else 0.0
-            largest = max(largest, difference)
-            if not torch.equal(_bits(new), _bits(old)):
-                raise PrefixError(
-                    f"chunk {span.index} layer {layer}: recomputed rows differ from the stored by {difference:g}"
-                )
+            held = old.to(new.device)
+            if torch.equal(_bits(new), _bits(held)):
+                continue
+            largest = max(largest, float((new - held).abs().max()))
+            first = layer if first < 0 else first
         compared += rows.shape[0]
-    return compared, largest
+    return _Compared(rows=compared, difference=largest, layer=first)
+
+
+def _agreed(found: _Compared, comm: Comm, tag: Tag, span: Span) -> float:
+    """The largest difference of any rank; a collective.
+
+    Raises:
+        PrefixError: on every rank, where the rows of any rank differ.
+    """
+    mine = torch.tensor([[found.difference, float(found.layer)]], dtype=torch.float64, device=compat.device())
+    every = collect_rows(mine, [1] * comm.size, comm, tag, "compare").tolist()
+    for rank, (difference, layer) in enumerate(every):
+        if layer >= 0:
+            raise PrefixError(
+                f"chunk {span.index} layer {int(layer)}: recomputed rows differ from the stored by {difference:g} "
+                f"on rank {rank}"
+            )
+    return max(difference for difference, _ in every)
 
 
 def _bits(x: Tensor) -> Tensor:

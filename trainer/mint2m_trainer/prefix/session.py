@@ -1,8 +1,8 @@
 """One update's passes over the prefix: capture, score, replay, reverse, in that order.
 
-A session owns the pages, their gradient and the kept decisions of one prompt under one set of weights. Passes out
-of order, pages captured under other weights and pages changed behind its back are refused: each would give a
-gradient of another function without any sign of it in losses or log-probs.
+A session owns one rank's pages, their gradient and the kept decisions of one prompt under one set of weights.
+Passes out of order, pages captured under other weights and pages changed behind its back are refused: each would
+give a gradient of another function without any sign of it in losses or log-probs.
 
 The conventional mode runs the same model without pages, each response over the whole sequence under plain
 autograd. It is the baseline that `exact` must equal.
@@ -11,6 +11,7 @@ autograd. It is the baseline that `exact` must equal.
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -25,9 +26,9 @@ from mint2m_trainer.kernels import Kernels
 from mint2m_trainer.model.glm import PrefixModel
 from mint2m_trainer.model.seam import FreshChoice, Passage, Prefix, Tape
 from mint2m_trainer.prefix.decisions import Decisions
-from mint2m_trainer.prefix.layout import Layout, Share, Span
+from mint2m_trainer.prefix.layout import Layout, Places, Share, Span
 from mint2m_trainer.prefix.reverse import ReverseReport, reverse_prefix
-from mint2m_trainer.prefix.store import ChunkRows, PageShape, PrefixError, RowStore, Witness
+from mint2m_trainer.prefix.rows import ChunkRows, PageShape, PrefixError, RowStore, Witness
 from mint2m_trainer.prefix.view import PrefixView
 
 Mode = Literal["exact", "detached", "conventional"]
@@ -109,7 +110,7 @@ class Session:
         self._prompt, self._responses = prompt, tuple(responses)
         self._weights, self._label = weights, label
         self._stage = Stage.NEW
-        self._digest = ""
+        self._digest = self._pages = ""
         self._witness: Witness | None = None
         self._replayed: set[int] = set()
 
@@ -126,20 +127,31 @@ class Session:
         return self._witness
 
     def pages_sha256(self) -> str:
-        """Digest of the captured rows and keys."""
-        return self._store.content_sha256()
+        """SHA-256 over the SHA-256 of every captured row, by position, the same on every rank.
+
+        Ranks exchange the digests of their rows and not the rows, so it says the same whatever the ranks hold.
+        """
+        return self._pages
 
     @torch.no_grad()
     def capture(self, progress: Progress = lambda _done, _total: None) -> Witness:
         """Run the prefix once, without autograd, and keep its rows."""
         self._enter({Stage.NEW}, Stage.CAPTURED)
         self._digest = self._weights()
+        self._store.claim(self._label, self._digest)
+        pages = hashlib.sha256()
         for span in self.chunks:
-            tape = self._decisions.recorder(span.index) if self._mode == "exact" else FreshChoice()
+            kept = self._mode == "exact"
+            tape = self._decisions.recorder(self._layout.share(span)) if kept else FreshChoice()
             passage = self._run_chunk(span, tape, f"{self._label}.capture", self._view(exact=False))
             rows = tuple(layer.rows for layer in passage.layers)
-            self._store.append(span, ChunkRows(rows=rows, keys=tuple(layer.keys for layer in passage.layers)))
+            self._store.append(span.index, ChunkRows(rows=rows, keys=tuple(layer.keys for layer in passage.layers)))
+            leaves = self._store.chunk_leaves(span.index).to(self._prompt.device)  # [count, 32], of what is stored
+            tag = Tag(phase=f"{self._label}.capture", chunk=span.index)
+            every = collect_rows(leaves, passage.share.counts, self._comm, tag, "leaves")
+            pages.update(every.cpu().numpy().tobytes())
             progress(span.stop, self._prompt.numel() - 1)
+        self._pages = pages.hexdigest()
         self._witness = self._store.witness()
         return self._witness
 
@@ -199,11 +211,7 @@ class Session:
         """Drop pages and decisions; harmless twice."""
         self._stage = Stage.CLOSED
         self._decisions.clear()
-        for span in reversed(self.chunks):
-            if self._store.length == span.stop:
-                for layer in range(self._inner.spec.layers):
-                    self._store.take_grad(layer, span)
-                self._store.release(span)
+        self._store.close()
 
     def _enter(self, allowed: set[Stage], stage: Stage) -> None:
         if self._stage not in allowed:
@@ -237,7 +245,8 @@ class Session:
             prefix, start = self._view(exact=exact), self._prompt.numel() - 1
         span = Span(index=len(self.chunks), start=start, stop=start + tokens.numel())
         share = self._layout.share(span)
-        passage = self._passage(share, phase, prefix, FreshChoice(), rows=False)
+        tape = self._decisions.responder(share, response)
+        passage = self._passage(share, phase, prefix, tape, rows=False)
         targets = torch.cat([tokens[1:], tail[-1:]])
         logp = self._model(self._tokens(share, tokens), passage, self._tokens(share, targets))
         if logp is None:
@@ -255,7 +264,7 @@ class Session:
         positions = torch.arange(start, start + share.rows, device=self._prompt.device)  # [T] int64
         return Passage(
             phase=phase,
-            share=share,
+            places=Places(layout=self._layout, prefix=share.span.start if prefix is not None else 0, share=share),
             positions=positions,
             rotation=self._inner.rotary.rotation(positions, self._inner.dtype),
             prefix=prefix,

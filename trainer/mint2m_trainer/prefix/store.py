@@ -1,156 +1,126 @@
-"""Pages: the rows and indexer keys that the prefix left, and the gradient that returns to them.
+"""Pages: the rows and indexer keys that one rank's prefix tokens left, and the gradient that returns to them.
 
-One page per chunk and layer. Pages only grow by a whole chunk and only shrink from the end: an append either
-commits or leaves no trace, `pop` undoes the last one, and the reverse pass releases pages as it passes them. A
-witness taken at each boundary shows any change made behind the store's back.
+Rows are numbered locally, in the order of their positions, and lie in pages of a fixed number of rows whatever the
+chunks were. The store grows by a whole chunk and shrinks from the end: an append either commits or leaves no trace,
+`pop` undoes the last one, and the reverse pass releases chunks as it passes them. What lies behind the last
+committed row is never read, so an append that fails half-way has changed nothing. A witness taken at each boundary
+shows any change made behind the store's back.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from mint2m_trainer.kernels import KeyBlock
-from mint2m_trainer.prefix.layout import Span
+from mint2m_trainer.prefix.pages import MappedFiles, PageMemory, ProcessMemory
+from mint2m_trainer.prefix.rows import ChunkRows, PageShape, PrefixError, RowStore, Txn, Witness
 
-#: Rows of keys that selection scans at once.
+#: Rows of keys that selection scans at once, from row 0 on, so that the cut does not depend on the page size.
 KEY_BLOCK_ROWS = 1 << 13
 
+#: Rows of a page unless the profile says otherwise.
+PAGE_ROWS = 1024
 
-class PrefixError(Exception):
-    """Pages were used out of order, changed, or do not match what they should hold."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkRows:
-    """What one chunk leaves: for each layer rows [tokens, D], and keys [tokens, W] or None."""
-
-    rows: tuple[Tensor, ...]
-    keys: tuple[Tensor | None, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Txn:
-    """A committed append; hand it to `pop` to undo it while it is the last."""
-
-    span: Span
-    version: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Witness:
-    """What the store was: number of changes, chunks, rows, bytes, and a digest of every page's identity."""
-
-    version: int
-    chunks: int
-    rows: int
-    page_bytes: int
-    digest: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageShape:
-    """Widths and dtypes of the pages. `key_widths[layer]` is 0 where a layer keeps no keys."""
-
-    row_width: int
-    key_widths: tuple[int, ...]
-    dtype: torch.dtype
-    grad_dtype: torch.dtype
-
-    @property
-    def layers(self) -> int:
-        """How many layers keep rows."""
-        return len(self.key_widths)
-
-
-class RowStore(Protocol):
-    """Pages in memory, memory-mapped or pinned; positions are global, layers count from 0."""
-
-    @property
-    def length(self) -> int: ...
-
-    def append(self, span: Span, rows: ChunkRows) -> Txn: ...
-
-    def pop(self, txn: Txn) -> None: ...
-
-    def rows(self, layer: int, ids: Tensor) -> Tensor: ...
-
-    def keys(self, layer: int) -> Iterator[KeyBlock]: ...
-
-    def chunk_rows(self, span: Span) -> ChunkRows: ...
-
-    def add_grad(self, layer: int, ids: Tensor, grad: Tensor) -> None: ...
-
-    def take_grad(self, layer: int, span: Span) -> Tensor: ...
-
-    def release(self, span: Span) -> None: ...
-
-    def witness(self) -> Witness: ...
-
-    def content_sha256(self) -> str: ...
+StoreKind = Literal["memory", "mapped"]
 
 
 @dataclass(slots=True, kw_only=True)
 class _Page:
-    span: Span
-    rows: list[Tensor]
-    keys: list[Tensor | None]
-    grads: list[Tensor | None]
+    """`page_rows` rows of every layer; gradient appears with the first that is added."""
+
+    base: Tensor  # [bytes] uint8, what the others are views of
+    rows: tuple[Tensor, ...]  # each [page_rows, D]
+    keys: tuple[Tensor | None, ...]  # each [page_rows, W]
+    grads: Tensor | None  # [layers, page_rows, D]
 
 
-class MemoryRowStore:
-    """`RowStore` in this process's memory, on the device of the rows given to it."""
+class PagedRowStore:
+    """`RowStore` over any page memory."""
 
-    def __init__(self, shape: PageShape) -> None:
-        self._shape = shape
+    def __init__(
+        self,
+        shape: PageShape,
+        memory: PageMemory,
+        *,
+        page_rows: int = PAGE_ROWS,
+        device: torch.device | None = None,
+    ) -> None:
+        """Pages lie on the CPU; rows and keys are handed out on `device`, the CPU where None."""
+        if page_rows < 1:
+            raise PrefixError(f"a page has at least one row, not {page_rows}")
+        self._shape, self._memory, self._page_rows = shape, memory, page_rows
+        self._device = torch.device("cpu") if device is None else device
         self._pages: list[_Page] = []
-        self._starts = torch.zeros(0, dtype=torch.int64)
+        self._ends: list[int] = []  # local id behind each chunk
+        self._dirty = [0] * shape.layers  # gradient of this layer may lie before this local id
         self._version = 0
+        self._owner = self._weights = ""
 
     @property
     def length(self) -> int:
-        """Rows held, which is the position the next chunk starts at."""
-        return self._pages[-1].span.stop if self._pages else 0
+        """Rows held, which is the local id of the next."""
+        return self._ends[-1] if self._ends else 0
 
-    def append(self, span: Span, rows: ChunkRows) -> Txn:
-        """Add the next chunk's page. Checked whole before anything changes.
+    def claim(self, owner: str, weights: str) -> None:
+        """Make the store `owner`'s, for pages under `weights`.
+
+        Raises:
+            PrefixError: it has an owner already; pages are never shared, nor used under two sets of weights.
+        """
+        if self._owner or self._ends:
+            raise PrefixError(f"the store belongs to {self._owner or 'nobody, and holds rows'}")
+        self._owner, self._weights = owner, weights
+
+    def append(self, chunk: int, rows: ChunkRows) -> Txn:
+        """Add the next chunk's rows: all of them, or none.
 
         Raises:
             PrefixError: the chunk is not the next one, or its tensors do not have the pages' shape.
+            OSError, RuntimeError: there is no room for them.
         """
-        if span.index != len(self._pages) or span.start != self.length or span.tokens < 1:
-            raise PrefixError(f"chunk {span.index} at {span.start} does not follow row {self.length}")
-        self._check(span, rows)
-        page = _Page(
-            span=span,
-            rows=[row.detach().clone() for row in rows.rows],
-            keys=[None if key is None else key.detach().clone() for key in rows.keys],
-            grads=[None] * self._shape.layers,
-        )
-        self._pages.append(page)
-        self._changed()
-        return Txn(span=span, version=self._version)
+        if chunk != len(self._ends):
+            raise PrefixError(f"chunk {chunk} does not follow {len(self._ends)} chunks")
+        count = self._check(chunk, rows)
+        start, stop = self.length, self.length + count
+        pages = list(self._pages)
+        while len(pages) * self._page_rows < stop:
+            pages.append(self._new_page())
+        for layer, (row, key) in enumerate(zip(rows.rows, rows.keys, strict=True)):
+            for page, inside, outside in self._cut(pages, start, stop):
+                # `data` has a version counter of its own: what the witness sees are writes of others.
+                page.rows[layer].data[inside].copy_(row[outside])
+                held = page.keys[layer]
+                if held is not None and key is not None:
+                    held.data[inside].copy_(key[outside])
+        # Nothing above is visible; from here on nothing can fail.
+        self._pages = pages
+        self._ends.append(stop)
+        self._version += 1
+        return Txn(chunk=chunk, version=self._version)
 
-    def _check(self, span: Span, rows: ChunkRows) -> None:
+    def _check(self, chunk: int, rows: ChunkRows) -> int:
         if len(rows.rows) != self._shape.layers or len(rows.keys) != self._shape.layers:
-            raise PrefixError(f"chunk {span.index} has {len(rows.rows)} layers, not {self._shape.layers}")
+            raise PrefixError(f"chunk {chunk} has {len(rows.rows)} layers, not {self._shape.layers}")
+        count = rows.rows[0].shape[0]
         for layer, (row, key, width) in enumerate(zip(rows.rows, rows.keys, self._shape.key_widths, strict=True)):
             want: list[tuple[Tensor | None, int]] = [(row, self._shape.row_width), (key, width)]
             for tensor, columns in want:
                 if (tensor is None) != (columns == 0):
-                    raise PrefixError(f"chunk {span.index} layer {layer}: keys where there are none, or none")
+                    raise PrefixError(f"chunk {chunk} layer {layer}: keys where there are none, or none")
                 if tensor is None:
                     continue
-                if tuple(tensor.shape) != (span.tokens, columns) or tensor.dtype != self._shape.dtype:
+                if tuple(tensor.shape) != (count, columns) or tensor.dtype != self._shape.dtype:
                     raise PrefixError(
-                        f"chunk {span.index} layer {layer}: expected [{span.tokens}, {columns}] "
+                        f"chunk {chunk} layer {layer}: expected [{count}, {columns}] "
                         f"{self._shape.dtype}, found {list(tensor.shape)} {tensor.dtype}"
                     )
+        return count
 
     def pop(self, txn: Txn) -> None:
         """Undo an append that nothing followed.
@@ -158,121 +128,198 @@ class MemoryRowStore:
         Raises:
             PrefixError: something changed since.
         """
-        if txn.version != self._version:
-            raise PrefixError(f"chunk {txn.span.index} is not the store's last change")
-        self._pages.pop()
-        self._changed()
+        if txn.version != self._version or txn.chunk != len(self._ends) - 1:
+            raise PrefixError(f"chunk {txn.chunk} is not the store's last change")
+        self._shrink()
 
     def rows(self, layer: int, ids: Tensor) -> Tensor:
-        """Rows at ascending positions `ids` [N]: [N, D], without autograd."""
-        parts = [page.rows[layer][local] for page, local in self._by_page(ids)]
-        if not parts:
-            return torch.empty(0, self._shape.row_width, dtype=self._shape.dtype, device=ids.device)
-        return torch.cat(parts)
+        """Rows of ascending local ids [N]: [N, D], without autograd."""
+        local = ids.to("cpu")
+        found = torch.empty(local.numel(), self._shape.row_width, dtype=self._shape.dtype)
+        for page, inside, outside in self._by_page(local):
+            torch.index_select(page.rows[layer], 0, inside, out=found[outside])
+        return found.to(ids.device)
 
     def keys(self, layer: int) -> Iterator[KeyBlock]:
-        """All keys of a layer, in blocks of whole pages."""
+        """All keys of a layer, in blocks of `KEY_BLOCK_ROWS` from local id 0 on."""
         if not self._shape.key_widths[layer]:
             raise PrefixError(f"layer {layer} keeps no indexer keys")
-        start, held, count = 0, [], 0
-        for page in self._pages:
-            key = page.keys[layer]
-            if key is None:
-                raise PrefixError(f"layer {layer} has no keys for chunk {page.span.index}")
-            if not held:
-                start = page.span.start
-            held.append(key)
-            count += key.shape[0]
-            if count >= KEY_BLOCK_ROWS:
-                yield KeyBlock(start=start, keys=torch.cat(held))
-                held, count = [], 0
-        if held:
-            yield KeyBlock(start=start, keys=torch.cat(held))
+        for start in range(0, self.length, KEY_BLOCK_ROWS):
+            stop = min(start + KEY_BLOCK_ROWS, self.length)
+            parts = [self._key_page(page, layer)[inside] for page, inside, _ in self._cut(self._pages, start, stop)]
+            yield KeyBlock(start=start, keys=_joined(parts).to(self._device))
 
-    def chunk_rows(self, span: Span) -> ChunkRows:
-        """The page of one chunk."""
-        page = self._page(span)
-        return ChunkRows(rows=tuple(page.rows), keys=tuple(page.keys))
+    def _key_page(self, page: _Page, layer: int) -> Tensor:
+        key = page.keys[layer]
+        if key is None:
+            raise PrefixError(f"layer {layer} keeps no indexer keys")
+        return key
+
+    def chunk_rows(self, chunk: int) -> ChunkRows:
+        """The stored rows of one chunk; views where the chunk lies in one page."""
+        start, stop = self._bounds(chunk)
+        cut = list(self._cut(self._pages, start, stop))
+        empty = torch.empty(0, self._shape.row_width, dtype=self._shape.dtype)
+
+        def rows(layer: int) -> Tensor:
+            return _joined([page.rows[layer][inside] for page, inside, _ in cut]) if cut else empty
+
+        def keys(layer: int) -> Tensor | None:
+            width = self._shape.key_widths[layer]
+            if not width:
+                return None
+            parts = [self._key_page(page, layer)[inside] for page, inside, _ in cut]
+            return _joined(parts) if parts else empty.new_empty(0, width)
+
+        layers = range(self._shape.layers)
+        return ChunkRows(rows=tuple(map(rows, layers)), keys=tuple(map(keys, layers)))
+
+    def chunk_leaves(self, chunk: int) -> Tensor:
+        """SHA-256 of each stored row of a chunk over all layers, by layer, row before key: [n, 32] uint8."""
+        held = self.chunk_rows(chunk)
+        parts = [part for pair in zip(held.rows, held.keys, strict=True) for part in pair if part is not None]
+        raw = torch.cat([part.contiguous().view(torch.uint8) for part in parts], dim=1).numpy()  # [n, row_bytes]
+        leaves = b"".join(hashlib.sha256(row).digest() for row in raw)
+        return (
+            torch.frombuffer(bytearray(leaves), dtype=torch.uint8).view(-1, 32)
+            if leaves
+            else torch.empty(0, 32, dtype=torch.uint8)
+        )
 
     def add_grad(self, layer: int, ids: Tensor, grad: Tensor) -> None:
-        """Add `grad` [N, D] to the gradient of the rows at ascending, distinct positions `ids` [N]."""
-        offset = 0
-        for page, local in self._by_page(ids):
-            held = page.grads[layer]
-            if held is None:
-                held = page.rows[layer].new_zeros(page.rows[layer].shape, dtype=self._shape.grad_dtype)
-                page.grads[layer] = held
-            count = local.numel()
-            held.index_add_(0, local, grad[offset : offset + count].to(held.dtype))
-            offset += count
+        """Add `grad` [N, D] to the gradient of the rows of ascending, distinct local ids [N]."""
+        local, given = ids.to("cpu"), grad.to("cpu", self._shape.grad_dtype)
+        for page, inside, outside in self._by_page(local):
+            if page.grads is None:
+                page.grads = self._new_gradient()
+            page.grads[layer].index_add_(0, inside, given[outside])
+        if local.numel():
+            self._dirty[layer] = max(self._dirty[layer], int(local[-1]) + 1)
 
-    def take_grad(self, layer: int, span: Span) -> Tensor:
-        """The gradient [tokens, D] that this rank gathered for a chunk; it is handed over, not copied."""
-        page = self._page(span)
-        grad, page.grads[layer] = page.grads[layer], None
-        if grad is None:
-            return page.rows[layer].new_zeros(page.rows[layer].shape, dtype=self._shape.grad_dtype)
-        return grad
+    def take_grad(self, layer: int, chunk: int) -> Tensor:
+        """The gradient [n, D] gathered for the rows of the last chunk; the store holds it no more."""
+        start, stop = self._bounds(chunk)
+        if stop != self.length:
+            raise PrefixError(f"chunk {chunk} is not the last: its gradient may still grow")
+        taken = torch.zeros(stop - start, self._shape.row_width, dtype=self._shape.grad_dtype)
+        for page, inside, outside in self._cut(self._pages, start, stop):
+            if page.grads is not None:
+                taken[outside] = page.grads[layer, inside]
+                page.grads[layer, inside] = 0
+        self._dirty[layer] = min(self._dirty[layer], start)
+        return taken.to(self._device)
 
-    def release(self, span: Span) -> None:
-        """Drop the last chunk's page.
+    def release(self, chunk: int) -> None:
+        """Drop the last chunk, and every page that it alone was on.
 
         Raises:
             PrefixError: it is not the last, or a gradient in it was never taken.
         """
-        page = self._page(span)
-        if page is not self._pages[-1]:
-            raise PrefixError(f"chunk {span.index} is not the last page")
-        if any(grad is not None for grad in page.grads):
-            raise PrefixError(f"chunk {span.index} still holds gradient")
-        self._pages.pop()
-        self._changed()
+        start, _ = self._bounds(chunk)
+        if chunk != len(self._ends) - 1:
+            raise PrefixError(f"chunk {chunk} is not the last")
+        if max(self._dirty) > start:
+            raise PrefixError(f"chunk {chunk} still holds gradient")
+        self._shrink()
 
     def witness(self) -> Witness:
-        """Identity of every page now: storage, autograd version counter, shape, dtype."""
-        digest, page_bytes = hashlib.sha256(), 0
+        """Owner, weights, and the identity of every page now: storage, autograd version counter, shape."""
+        digest = hashlib.sha256()
         for page in self._pages:
-            for tensor in (*page.rows, *page.keys):
-                if tensor is not None:
-                    page_bytes += tensor.numel() * tensor.element_size()
-                    identity = (tensor.data_ptr(), tensor._version, tuple(tensor.shape), str(tensor.dtype))
-                    digest.update(repr(identity).encode())
+            identity = (page.base.data_ptr(), page.base._version, tuple(page.base.shape))
+            digest.update(repr(identity).encode())
         return Witness(
+            owner=self._owner,
+            weights=self._weights,
             version=self._version,
-            chunks=len(self._pages),
+            chunks=len(self._ends),
             rows=self.length,
-            page_bytes=page_bytes,
+            page_bytes=self.length * self._shape.row_bytes,
             digest=digest.hexdigest(),
         )
 
-    def content_sha256(self) -> str:
-        """SHA-256 over every page's bytes, by chunk, then layer, rows before keys."""
-        digest = hashlib.sha256()
-        for page in self._pages:
-            for row, key in zip(page.rows, page.keys, strict=True):
-                for tensor in (row, key):
-                    if tensor is not None:
-                        digest.update(tensor.contiguous().view(torch.uint8).cpu().numpy().tobytes())
-        return digest.hexdigest()
+    def close(self) -> None:
+        """Drop all pages and their gradient; harmless twice."""
+        self._pages, self._ends = [], []
+        self._dirty = [0] * self._shape.layers
+        self._version += 1
+        self._memory.close()
 
-    def _page(self, span: Span) -> _Page:
-        if span.index >= len(self._pages) or self._pages[span.index].span != span:
-            raise PrefixError(f"no page of chunk {span.index} at {span.start}")
-        return self._pages[span.index]
+    def _bounds(self, chunk: int) -> tuple[int, int]:
+        if not 0 <= chunk < len(self._ends):
+            raise PrefixError(f"no rows of chunk {chunk}")
+        return self._ends[chunk - 1] if chunk else 0, self._ends[chunk]
 
-    def _by_page(self, ids: Tensor) -> Sequence[tuple[_Page, Tensor]]:
-        """Each page that `ids` touch, with the rows within it."""
-        if ids.numel() == 0:
-            return ()
-        if int(ids[0]) < 0 or int(ids[-1]) >= self.length:
-            raise PrefixError(f"rows {int(ids[0])} to {int(ids[-1])} are outside {self.length} pages' rows")
-        bounds = [*torch.searchsorted(ids, self._starts.to(ids.device)).tolist(), ids.numel()]
-        return tuple(
-            (page, ids[low:high] - page.span.start)
-            for page, low, high in zip(self._pages, bounds, bounds[1:], strict=False)
-            if high > low
+    def _shrink(self) -> None:
+        self._ends.pop()
+        del self._pages[-(-self.length // self._page_rows) :]
+        self._version += 1
+
+    def _new_page(self) -> _Page:
+        shape = self._shape
+        base = self._memory.allocate(self._page_rows * shape.row_bytes)
+        widths = [width for key in shape.key_widths for width in (shape.row_width, key)]
+        parts = base.view(shape.dtype).split([self._page_rows * width for width in widths])
+        views = [
+            part.view(self._page_rows, width) if width else None for part, width in zip(parts, widths, strict=True)
+        ]
+        return _Page(
+            base=base,
+            rows=tuple(view for view in views[0::2] if view is not None),
+            keys=tuple(views[1::2]),
+            grads=None,
         )
 
-    def _changed(self) -> None:
-        self._version += 1
-        self._starts = torch.tensor([page.span.start for page in self._pages], dtype=torch.int64)
+    def _new_gradient(self) -> Tensor:
+        """[layers, page_rows, D] of zeros, in the same memory as the rows."""
+        shape = self._shape
+        size = shape.layers * self._page_rows * shape.row_width * shape.grad_dtype.itemsize
+        return self._memory.allocate(size).view(shape.grad_dtype).view(shape.layers, self._page_rows, shape.row_width)
+
+    def _cut(self, pages: list[_Page], start: int, stop: int) -> Iterator[tuple[_Page, slice, slice]]:
+        """Each page that rows [start, stop) touch: (page, rows within it, rows within the cut)."""
+        low = start
+        while low < stop:
+            number, inside = divmod(low, self._page_rows)
+            count = min(self._page_rows - inside, stop - low)
+            yield pages[number], slice(inside, inside + count), slice(low - start, low - start + count)
+            low += count
+
+    def _by_page(self, ids: Tensor) -> Iterator[tuple[_Page, Tensor, slice]]:
+        """Each page that ascending `ids` touch, with the rows within it and their place in `ids`."""
+        if ids.numel() == 0:
+            return
+        first, last = int(ids[0]), int(ids[-1])
+        if first < 0 or last >= self.length:
+            raise PrefixError(f"rows {first} to {last} are outside the {self.length} rows held")
+        numbers = range(first // self._page_rows, last // self._page_rows + 1)
+        starts = torch.arange(numbers.start, numbers.stop, dtype=torch.int64) * self._page_rows
+        bounds = [*torch.searchsorted(ids, starts).tolist(), ids.numel()]
+        for number, low, high in zip(numbers, bounds, bounds[1:], strict=False):
+            if high > low:
+                yield self._pages[number], ids[low:high] - number * self._page_rows, slice(low, high)
+
+
+class MemoryRowStore(PagedRowStore):
+    """`RowStore` in this process's memory."""
+
+    def __init__(self, shape: PageShape, *, page_rows: int = PAGE_ROWS, device: torch.device | None = None) -> None:
+        super().__init__(shape, ProcessMemory(), page_rows=page_rows, device=device)
+
+
+class MappedRowStore(PagedRowStore):
+    """`RowStore` in mapped files, for a prefix larger than memory; see `MappedFiles`."""
+
+    def __init__(self, shape: PageShape, *, page_rows: int = PAGE_ROWS, device: torch.device | None = None) -> None:
+        super().__init__(shape, MappedFiles(), page_rows=page_rows, device=device)
+
+
+def make_store(kind: StoreKind, shape: PageShape, *, page_rows: int, device: torch.device) -> RowStore:
+    """The store that a profile names."""
+    made = MappedRowStore if kind == "mapped" else MemoryRowStore
+    return made(shape, page_rows=page_rows, device=device)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Rows of adjacent pages, without a copy where there is one part."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -152,12 +152,20 @@ class PrefixOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryOptions:
-    """Bounds on working memory: tokens a piece of the LM head, queries an attention tile, tokens an expert batch."""
+    """Bounds on working memory: tokens a piece of the LM head, queries an attention tile, tokens an expert batch.
+
+    `store` says where pages lie, in memory or in mapped files, and `page_rows` how many rows one has; neither changes
+    a number of the run.
+    """
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"store", "page_rows"})
 
     head_tokens: int
     query_tile: int
     expert_tokens: int
     rank_bytes: int | None
+    store: Literal["memory", "mapped"] | None = None
+    page_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
