@@ -35,6 +35,7 @@ MODULES = (
     "prerequisite",
     "execution",
     "ownership",
+    "runlog",
 )
 
 
