@@ -36,6 +36,9 @@ MODULES = (
     "execution",
     "ownership",
     "runlog",
+    "validation_plan",
+    "chain",
+    "stage",
 )
 
 

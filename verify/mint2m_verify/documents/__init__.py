@@ -29,6 +29,16 @@ from mint2m_verify.documents.records import (
     TrainingReceipt,
 )
 from mint2m_verify.documents.trust_policy import TrustPolicy
+from mint2m_verify.documents.validation import (
+    LoadedTensors,
+    LogProof,
+    RankPhases,
+    StageArtifacts,
+    StageRanks,
+    StageRecord,
+    StageValidation,
+    ValidationPlan,
+)
 
 __all__ = [
     "CheckpointManifest",
@@ -38,12 +48,15 @@ __all__ = [
     "Document",
     "FileManifest",
     "FileRef",
+    "LoadedTensors",
+    "LogProof",
     "ModelManifest",
     "OptimizerContract",
     "OwnershipEvent",
     "PhaseEvidence",
     "PhaseRecord",
     "Plan",
+    "RankPhases",
     "RankSession",
     "RankSessions",
     "ResponseScores",
@@ -51,9 +64,14 @@ __all__ = [
     "RunProfile",
     "RuntimeIdentity",
     "Scores",
+    "StageArtifacts",
+    "StageRanks",
+    "StageRecord",
+    "StageValidation",
     "TrainingFixture",
     "TrainingPayload",
     "TrainingReceipt",
     "TreeEntry",
     "TrustPolicy",
+    "ValidationPlan",
 ]
