@@ -37,6 +37,7 @@ COMMANDS = (
     _listed("train", "run_commands", "Train as planned."),
     _listed("cleanup", "run_commands", "Remove what an interrupted run owns."),
     _listed("status", "run_commands", "Say what a run's journal and this machine know of it."),
+    _listed("stage", "stage_commands", "Plan a promotion run and take its stages in order."),
     _listed("verify", "verify_commands", "Verify evidence offline, from its raw artifacts."),
     _listed("sign", "sign_commands", "Sign evidence."),
     _listed("keys", "keys_commands", "Make and show signing keys."),

@@ -99,6 +99,16 @@ class Update:
         self._norm = (0.0, 0.0)
         self._finalize_calls = 0
 
+    @property
+    def policy(self) -> Policy:
+        """The policy, once it is materialized."""
+        return _there(self._policy)
+
+    @property
+    def optimizer(self) -> AdamWStep:
+        """The optimizer, once the policy is materialized."""
+        return _there(self._optimizer)
+
     def run(self, phase: str, progress: Progress = lambda _label, _done, _total: None) -> PhaseOutcome:
         """Run the next phase.
 

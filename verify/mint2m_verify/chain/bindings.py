@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from mint2m_verify.chain.bundle import Bundle, reference
+from mint2m_verify.chain.ownership import check_journal
 from mint2m_verify.chain.places import PLAN, StagePlaces, parent_of
 from mint2m_verify.documents import TreeEntry
 from mint2m_verify.documents.base import FileRef
@@ -22,6 +23,9 @@ from mint2m_verify.walk import ReadFile
 
 #: Stages in which the driver works alone; in all others the planned ranks do, as Ray actors.
 ALONE: frozenset[StageName] = frozenset({"doctor", "kernel"})
+
+#: The scale stage's journal is part of the run inside it, whose verifier reads it.
+WITHOUT_JOURNAL: frozenset[StageName] = ALONE | {"scale-2m"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +174,8 @@ def check_ranks(bundle: Bundle, context: Context) -> Check:
                 yield _at(bundle, "chain.identity-mismatch", places.ranks, f"{pointer}/{name}", wanted, had)
     for number, rank in enumerate(ranks.ranks):
         yield from _rank(bundle, rank, f"/ranks/{number}", context)
+    if bundle.stage not in WITHOUT_JOURNAL:
+        yield from check_journal(bundle, context.files, context.plan_sha256)
     return f"{len(ranks.ranks)} of {world}"
 
 

@@ -28,6 +28,7 @@ from mint2m_verify.chain.bindings import Context, check_bound, check_ranks, chec
 from mint2m_verify.chain.bundle import Bundle, is_present, read_bundle, reference
 from mint2m_verify.chain.log_check import check_logged
 from mint2m_verify.chain.numbers import compare_reported
+from mint2m_verify.chain.options import ChainOptions
 from mint2m_verify.chain.plan_check import ReadPlan, check_inputs, check_plan, read_plan
 from mint2m_verify.chain.recompute.evidence import Evidence
 from mint2m_verify.chain.recomputing import recompute, validation_of
@@ -35,7 +36,6 @@ from mint2m_verify.chain.vouching import check_last, check_signed
 from mint2m_verify.documents.validation import StageName
 from mint2m_verify.finding import Finding, NamedDigest, Report, Requirement, Standing, Trust, found
 from mint2m_verify.findings import Check, Findings
-from mint2m_verify.runlog import LogHead
 from mint2m_verify.seal import short
 from mint2m_verify.signing import key_id
 from mint2m_verify.walk import ReadFile, read_tree
@@ -47,20 +47,6 @@ _NOT_CHECKED = (
 )
 
 _NO_FORCE = ("trust.", "signature.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainOptions:
-    """What is asked of a chain beyond its anchor.
-
-    `through` is the stage up to which the chain must be there, None for all that the plan requires; `plan_anchor` is
-    for the plan's statement where another than the operator signs it; `known` is a head of the log seen before.
-    """
-
-    verify: VerifyOptions = field(default_factory=VerifyOptions)
-    through: StageName | None = None
-    plan_anchor: Anchor | None = None
-    known: LogHead | None = None
 
 
 @dataclass(slots=True, kw_only=True)

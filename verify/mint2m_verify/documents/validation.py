@@ -31,12 +31,22 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedFixture:
-    """What a stage computes on: its profile, and a training fixture with its payload and rollout."""
+    """What a stage computes on: its profile, and a training fixture with its payload and rollout.
+
+    `deployment` is the training deployment of a stage that is a whole run, null for others.
+    """
 
     profile: FileRef
     fixture: FileRef
     payload: FileRef
     rollout: FileRef
+    deployment: FileRef | None
+
+    @property
+    def files(self) -> tuple[FileRef, ...]:
+        """All of them."""
+        four = (self.profile, self.fixture, self.payload, self.rollout)
+        return four if self.deployment is None else (*four, self.deployment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +103,7 @@ class ValidationPlan(Document):
         refs |= {ref.path: ref for ref in self.model.adapter}
         for item in self.stages:
             if item.fixture is not None:
-                four = (item.fixture.profile, item.fixture.fixture, item.fixture.payload, item.fixture.rollout)
-                refs |= {ref.path: ref for ref in four}
+                refs |= {ref.path: ref for ref in item.fixture.files}
         return tuple(refs[path] for path in sorted(refs))
 
 
