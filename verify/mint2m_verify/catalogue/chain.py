@@ -187,6 +187,15 @@ ENTRIES = (
         explanation=("Together the ranks must hold the whole model; this tensor was left out."),
     ),
     Entry(
+        id="chain.shard-of-another-rank",
+        verdict=Verdict.FAILED,
+        message="a rank exported other tensors than it holds",
+        explanation=(
+            "Which trainable tensors a rank holds is fixed when it is materialized, and the actor stage lists them. This rank's export\n"
+            "has others, or lacks some: files of two ranks were exchanged or copied, or a shard was left out."
+        ),
+    ),
+    Entry(
         id="chain.tensors-incomplete",
         verdict=Verdict.FAILED,
         message="the exported tensors do not cover the adapter",

@@ -62,7 +62,7 @@ ATTEND: Mapping[str, AttendCase] = {
     "plain": AttendCase(queries=13, rows=64, heads=4, width=24, value_width=16, slots=12, scale=0.2, empty=0),
     "one-slot": AttendCase(queries=7, rows=9, heads=2, width=8, value_width=8, slots=1, scale=1.0, empty=0),
     "empty-slots": AttendCase(queries=19, rows=40, heads=3, width=12, value_width=4, slots=16, scale=0.3, empty=3),
-    "sharp": AttendCase(queries=11, rows=50, heads=2, width=16, value_width=8, slots=10, scale=30.0, empty=2),
+    "sharp": AttendCase(queries=11, rows=50, heads=2, width=16, value_width=8, slots=10, scale=3.0, empty=2),
     "same-row-often": AttendCase(
         queries=31, rows=3, heads=2, width=8, value_width=8, slots=3, scale=0.5, empty=0, repeated=True
     ),
@@ -101,12 +101,18 @@ class TopkResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttendResult:
-    """out [T, H, R], log-sum-exp [T, H], gradients of q [T, H, D] and rows [S, D]."""
+    """out [T, H, R], log-sum-exp [T, H], gradients of q [T, H, D] and rows [S, D].
+
+    `q_terms` and `rows_terms` are the largest sums of absolute terms in the two gradients. A softmax that is nearly one
+    slot leaves gradients of almost nothing out of terms that cancel, and rounding is of the size of the terms.
+    """
 
     out: F64
     lse: F64
     grad_q: F64
     grad_rows: F64
+    q_terms: float
+    rows_terms: float
 
 
 def topk_inputs(name: str, execution_id: str) -> TopkInputs:
@@ -164,13 +170,21 @@ def attend_reference(inputs: AttendInputs, case: AttendCase) -> AttendResult:
     weights = np.exp(logits - lse)  # [T, H, K]
     out = np.einsum("thk,tkr->thr", weights, values)
     mean = (inputs.grad * out).sum(-1, keepdims=True)
-    slope = (np.einsum("thr,tkr->thk", inputs.grad, values) - mean) * weights * case.scale
+    per_slot = np.einsum("thr,tkr->thk", inputs.grad, values)  # [T, H, K]
+    slope = (per_slot - mean) * weights * case.scale
+    steep = (np.abs(per_slot) + np.abs(mean)) * weights * case.scale  # [T, H, K]
+    value_part = np.einsum("thk,thr->tkr", weights, inputs.grad)
     each = np.einsum("thk,thd->tkd", slope, inputs.q)  # [T, K, D]
-    each[..., : case.value_width] += np.einsum("thk,thr->tkr", weights, inputs.grad)
+    each[..., : case.value_width] += value_part
     grad_rows = np.zeros_like(inputs.rows)
     np.add.at(grad_rows, inputs.idx.reshape(-1), each.reshape(-1, each.shape[-1]))
     return AttendResult(
-        out=out, lse=lse[..., 0], grad_q=np.einsum("thk,tkd->thd", slope, gathered), grad_rows=grad_rows
+        out=out,
+        lse=lse[..., 0],
+        grad_q=np.einsum("thk,tkd->thd", slope, gathered),
+        grad_rows=grad_rows,
+        q_terms=float(np.einsum("thk,tkd->thd", steep, np.abs(gathered)).max()),
+        rows_terms=float(np.einsum("thk,thd->tkd", steep, np.abs(inputs.q)).max() + np.abs(value_part).max()),
     )
 
 

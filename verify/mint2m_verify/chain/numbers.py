@@ -87,8 +87,8 @@ def standard_thresholds(stage: StageName, *, world_size: int, tokens: int | None
                 _at_least("topk.cases", 1),
                 _at_most("attend.out.error", 1e-5),
                 _at_most("attend.lse.error", 1e-5),
-                _at_most("attend.grad_q.error", 1e-4),
-                _at_most("attend.grad_rows.error", 1e-4),
+                _at_most("attend.grad_q.error", 1e-5),
+                _at_most("attend.grad_rows.error", 1e-5),
                 _at_least("attend.cases", 1),
                 _at_most("cache.changed", 0, "attested-only"),
             )

@@ -62,18 +62,20 @@ def _attend(evidence: Evidence) -> Generator[Finding, None, dict[str, float]]:
         right = cases.attend_reference(cases.attend_inputs(name, evidence.execution_id), case)
         wanted = {part: getattr(right, part) for part in _PARTS}
         have = yield from _tensors(evidence, path, {part: value.shape for part, value in wanted.items()})
+        scales = {"grad_q": right.q_terms, "grad_rows": right.rows_terms}
         for part, want in wanted.items():
-            error = np.inf if have is None else _error(want, have[part])
+            scale = scales.get(part) or float(np.abs(want).max())
+            error = np.inf if have is None else _error(want, have[part], scale)
             worst[part] = max(worst[part], error)
     return worst
 
 
-def _error(want: Floats, have: Floats) -> float:
-    """Largest difference relative to the largest value; a NaN is as far as can be."""
+def _error(want: Floats, have: Floats, scale: float) -> float:
+    """Largest difference relative to `scale`; a NaN is as far as can be."""
     difference = np.abs(have.astype(np.float64) - want)
     if not np.all(np.isfinite(difference)):
         return float(np.inf)
-    return float(difference.max() / max(float(np.abs(want).max()), 1e-30))
+    return float(difference.max() / max(scale, 1e-30))
 
 
 def _tensors(

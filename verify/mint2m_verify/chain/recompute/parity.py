@@ -16,10 +16,12 @@ import numpy as np
 from mint2m_verify import phases as phase_names
 from mint2m_verify.chain.cases import Case, Side, export_phases, profile_of
 from mint2m_verify.chain.numbers import CASES, Number
+from mint2m_verify.chain.places import PLACES
+from mint2m_verify.chain.recompute import actor
 from mint2m_verify.chain.recompute.actor import ADAPTER
 from mint2m_verify.chain.recompute.evidence import Evidence, Recomputation
 from mint2m_verify.chain.recompute.phases import check_rank_phases
-from mint2m_verify.documents import PhaseEvidence, Rollout, RunProfile, Scores, TrainingPayload
+from mint2m_verify.documents import LoadedTensors, PhaseEvidence, Rollout, RunProfile, Scores, TrainingPayload
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.findings import Check
 from mint2m_verify.recompute import optimizer
@@ -217,6 +219,7 @@ def _gradient(evidence: Evidence, case: Case, side: Side, adapter: Tensors) -> G
         except FindingError as fault:
             yield fault.finding
             return None
+        yield from _own_shards(evidence, path, rank, frozenset(shards))
         for name, tensor in shards.items():
             held = union.setdefault(name, tensor)
             if held is not tensor and not np.array_equal(held, tensor):
@@ -240,6 +243,27 @@ def _gradient(evidence: Evidence, case: Case, side: Side, adapter: Tensors) -> G
         )
         return None
     return dict(sorted(union.items()))
+
+
+def _own_shards(evidence: Evidence, path: str, rank: int, names: frozenset[str]) -> Generator[Finding, None, None]:
+    """A rank exports what it held when it was materialized: the actor stage has the list."""
+    source = f"{PLACES['actor'].tree}{actor.tensors_file(rank)}"
+    try:
+        held = evidence.document(LoadedTensors, source)
+    except FindingError as fault:
+        yield fault.finding
+        return
+    want = {tensor.name for tensor in held.adapter}
+    if names != want:
+        differing = sorted(names ^ want)
+        yield found(
+            "chain.shard-of-another-rank",
+            stage=evidence.planned.stage,
+            file=path,
+            pointer=differing[0],
+            expected=f"the {len(want)} trainable tensors of rank {rank} in {source}",
+            actual=f"{len(names)}, {len(differing)} of them others or missing",
+        )
 
 
 def _adapter(evidence: Evidence, name: str, seen: Sequence[PhaseEvidence], want: str) -> Generator[Finding, None, None]:
