@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import click
 
-from mint2m.outcome import Format, Outcome, VersionAsked, present
+from mint2m.outcome import Outcome, ReportFormat, VersionAsked, present
 from mint2m_verify.finding import Finding, FindingError, Report, Verdict, found
 
 _STDOUT, _STDERR = 1, 2
@@ -71,6 +71,10 @@ def run(arguments: Sequence[str]) -> Outcome:
     # --debug is welcome anywhere on the line, not only before the command.
     words = [word for word in arguments if word != "--debug"]
     try:
+        if instruction := os.environ.get("_MINT2M_COMPLETE"):
+            from mint2m.completion import answer
+
+            return answer(instruction)
         from mint2m.app import build
 
         root = build()
@@ -117,13 +121,15 @@ def _print_traceback() -> None:
 def _fault(finding: Finding, words: Sequence[str]) -> Outcome:
     command = " ".join(word for word in words[:2] if not word.startswith("-"))
     report = Report(subject=command or "mint2m", command=command or "mint2m", findings=(finding,))
-    return present(report, Format.JSON if _wants_json(words) else Format.TEXT)
+    return present(report, _form_asked_for(words))
 
 
-def _wants_json(words: Sequence[str]) -> bool:
-    return "--format=json" in words or any(
-        word == "--format" and following == "json" for word, following in itertools.pairwise(words)
-    )
+def _form_asked_for(words: Sequence[str]) -> ReportFormat:
+    """The form in which even a refusal of the command line is told: a machine that reads the answer reads this, too."""
+    given = [word.removeprefix("--format=") for word in words if word.startswith("--format=")]
+    given += [following for word, following in itertools.pairwise(words) if word == "--format"]
+    known = [form for form in ReportFormat if form.value in given]
+    return known[0] if known else ReportFormat.TEXT
 
 
 def _usage(fault: click.ClickException) -> Finding:

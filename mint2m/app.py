@@ -41,11 +41,15 @@ COMMANDS = (
     _listed("verify", "verify_commands", "Verify evidence offline, from its raw artifacts."),
     _listed("sign", "sign_commands", "Sign evidence."),
     _listed("keys", "keys_commands", "Make and show signing keys."),
+    _listed("trust", "trust_commands", "Write, explain and export what trust rests on."),
     _listed("parity", "parity_commands", "Export and compare the numbers of an update."),
+    _listed("evidence", "evidence_commands", "Compare runs, and bind what is published."),
     _listed("model", "model_commands", "Make a tiny model snapshot, or the manifest of one."),
     _listed("fixture", "fixture_commands", "Build and check training fixtures."),
     _listed("schema", "schema_commands", "List, show and apply the JSON Schemas of all documents."),
+    _listed("release", "release_commands", "Make releases, and say what stands in their way."),
     _listed("explain", "explain_command", "Say what a finding means, what follows from it and what to do."),
+    _listed("completion", "completion_command", "Print a shell's completion script"),
 )
 
 

@@ -9,6 +9,17 @@ from typing import Annotated, TypeAlias
 import typer
 
 from mint2m.outcome import Format, Outcome, present
+from mint2m.signer_options import (
+    Identity,
+    IdentityToken,
+    Issuer,
+    Key,
+    PassphraseFile,
+    PrivateRoot,
+    PublicKey,
+    SignerUri,
+    Sigstore,
+)
 
 Form: TypeAlias = Annotated[Format, typer.Option("--format", help="text or json.")]
 Deployment: TypeAlias = Annotated[Path, typer.Option("--deployment", help="Deployment file.")]
@@ -76,17 +87,43 @@ def run(
     instance_nonce: Annotated[str | None, typer.Option("--instance-nonce", help="New text; random if absent.")] = None,
     run_id: Annotated[str | None, typer.Option("--run-id", help="Label of the run.")] = None,
     output: Annotated[Path | None, typer.Option("--output", metavar="DIR", help="New run directory.")] = None,
-    key: Annotated[Path | None, typer.Option("--key", help="Private key to sign with; else the deployment's.")] = None,
+    key: Key = None,
+    passphrase_file: PassphraseFile = None,
+    signer: SignerUri = None,
+    public_key: PublicKey = None,
+    sigstore: Sigstore = None,
+    identity_token: IdentityToken = None,
+    private_root: PrivateRoot = None,
+    identity: Identity = None,
+    issuer: Issuer = None,
     form: Form = Format.TEXT,
 ) -> Outcome:
-    """Doctor, plan, train, sign and verify one run."""
+    """Doctor, plan, train, sign and verify one run; without a signer, the deployment's signs."""
     from mint2m.progress import stage_log
     from mint2m.run_texts import run_outcome
-    from mint2m_trainer.run import RunRequest
+    from mint2m.signer_options import ask
+    from mint2m_trainer.run import ChosenSigner, RunRequest
     from mint2m_trainer.run import run as whole_run
+    from mint2m_verify.signers.choose import SignerOptions
 
+    options = SignerOptions(
+        key=key,
+        passphrase_file=passphrase_file,
+        uri=signer,
+        public_key=public_key,
+        sigstore=sigstore,
+        identity_token=identity_token,
+        private_root=private_root,
+        identity=identity,
+        issuer=issuer,
+    )
     request = RunRequest(
-        deployment=deployment, profile=profile, output=output, key=key, run_id=run_id, instance_nonce=instance_nonce
+        deployment=deployment,
+        profile=profile,
+        output=output,
+        signer=ChosenSigner(signer=options.choose(ask=ask), source=key) if options.given else None,
+        run_id=run_id,
+        instance_nonce=instance_nonce,
     )
     with stage_log() as log:
         result = whole_run(request, log)

@@ -53,8 +53,11 @@ def run_outcome(result: RunResult, lines: Sequence[str], form: Format) -> Outcom
         head = "\n".join(lines)
         text = outcome.text if form is Format.JSON or not head else f"{head}\n\n{outcome.text}"
         return Outcome(text=text, verdict=outcome.verdict)
-    plan, identity = result.plan, result.key_id or ""
-    by = f"{identity[:4]}…{identity[-4:]}"
+    plan = result.plan
+    by = escape(result.signed_by or "")
+    anchor = f"--key {_word(result.public_key)}"
+    if result.public_key is None:
+        anchor = "--policy POLICY --trusted-root ROOT   (a policy that names this identity and its root)"
     made = ("          The key was made for this run: it shows that nothing changed since, not who ran it.",)
     gradient = plan.profile.prefix.gradient
     closing = (
@@ -63,7 +66,7 @@ def run_outcome(result: RunResult, lines: Sequence[str], form: Format) -> Outcom
         f"Proves:   one GRPO update ({gradient} prefix gradient), {plan.deployment.hardware_class}, signed by {by}.",
         *(made if result.signer == "ephemeral" else ()),
         f"Does not: say anything about another model, length or hardware (claim scope {plan.claim_scope}).",
-        f"Check it: mint2m verify run {_word(result.directory)} --key {_word(result.public_key)}",
+        f"Check it: mint2m verify run {_word(result.directory)} {anchor}",
     )
     return Outcome(text="\n".join((*lines, *closing)), verdict=report.verdict)
 

@@ -1,4 +1,4 @@
-"""`mint2m sign tree DIR --key F`: the seal of a complete run directory."""
+"""`mint2m sign tree | file`: the seal of a run directory, the signature of a model's files, the bundle of any file."""
 
 from __future__ import annotations
 
@@ -8,21 +8,93 @@ from typing import Annotated
 import typer
 
 from mint2m.outcome import Format, Outcome, present
+from mint2m.signer_options import (
+    Identity,
+    IdentityToken,
+    Issuer,
+    Key,
+    PassphraseFile,
+    PrivateRoot,
+    PublicKey,
+    SignerUri,
+    Sigstore,
+)
 
 
 def register(app: typer.Typer) -> None:
     """Add the `sign` group."""
     group = typer.Typer(help="Sign evidence.", no_args_is_help=True)
     group.command("tree")(tree)
+    group.command("file")(file)
     app.add_typer(group, name="sign")
 
 
 def tree(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory without a seal.")],
-    key: Annotated[Path, typer.Option("--key", help="Private key (PEM) to sign with.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory; with --output, any directory.")],
+    key: Key = None,
+    passphrase_file: PassphraseFile = None,
+    signer: SignerUri = None,
+    public_key: PublicKey = None,
+    sigstore: Sigstore = None,
+    identity_token: IdentityToken = None,
+    private_root: PrivateRoot = None,
+    identity: Identity = None,
+    issuer: Issuer = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Write an OpenSSF model_signing v1.0 signature of DIR's files here.")
+    ] = None,
+    cosign: Annotated[bool, typer.Option("--cosign", help="Add a signature to the seal of a run directory.")] = False,
     form: Annotated[Format, typer.Option("--format", help="text or json.")] = Format.TEXT,
 ) -> Outcome:
-    """Seal a run directory that verifies; a run with any fault is not signed."""
-    from mint2m_verify.sealing import seal_run_with_key
+    """Seal a run directory that verifies; with --output F, sign the files of any directory for other tools instead."""
+    from mint2m.signer_options import ask
+    from mint2m_verify.sealing import sign_tree
+    from mint2m_verify.signers.choose import SignerOptions
 
-    return present(seal_run_with_key(directory, key), form)
+    options = SignerOptions(
+        key=key,
+        passphrase_file=passphrase_file,
+        uri=signer,
+        public_key=public_key,
+        sigstore=sigstore,
+        identity_token=identity_token,
+        private_root=private_root,
+        identity=identity,
+        issuer=issuer,
+    )
+    chosen = options.choose(ask=ask)
+    return present(sign_tree(directory, chosen, key_file=key or public_key, output=output, cosign=cosign), form)
+
+
+def file(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to sign, each by itself.")],
+    key: Key = None,
+    passphrase_file: PassphraseFile = None,
+    signer: SignerUri = None,
+    public_key: PublicKey = None,
+    sigstore: Sigstore = None,
+    identity_token: IdentityToken = None,
+    private_root: PrivateRoot = None,
+    identity: Identity = None,
+    issuer: Issuer = None,
+    output: Annotated[Path | None, typer.Option("--output", help="The bundle of a single FILE.")] = None,
+) -> Outcome:
+    """Sign files: the Sigstore bundle of FILE is FILE.sigstore.json, and says nothing of the file's name."""
+    from mint2m.sign_texts import files_outcome
+    from mint2m.signer_options import ask
+    from mint2m_verify.signers.choose import SignerOptions
+    from mint2m_verify.signers.sign_files import sign_files
+
+    options = SignerOptions(
+        key=key,
+        passphrase_file=passphrase_file,
+        uri=signer,
+        public_key=public_key,
+        sigstore=sigstore,
+        identity_token=identity_token,
+        private_root=private_root,
+        identity=identity,
+        issuer=issuer,
+    )
+    chosen = options.choose(ask=ask)
+    return files_outcome(sign_files(files, chosen, output=output), chosen.describe())

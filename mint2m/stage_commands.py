@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from mint2m.outcome import Format, Outcome, present
+from mint2m.outcome import Outcome, ReportFormat, present
+from mint2m.signer_options import ask
 from mint2m_verify.chain.places import ORDER
 from mint2m_verify.documents.validation import StageName
 
-Form: TypeAlias = Annotated[Format, typer.Option("--format", help="text or json.")]
+if TYPE_CHECKING:
+    from mint2m_trainer.stages.run import StageRequest
+
+Form: TypeAlias = Annotated[ReportFormat, typer.Option("--format", help="How the report is written.")]
 PlanFile: TypeAlias = Annotated[
     Path, typer.Option("--validation-plan", help="Signed validation plan, its inputs beside it.")
 ]
@@ -56,9 +60,9 @@ def plan(
     from mint2m_trainer.stages.planner import plan_packaged
     from mint2m_verify.chain.places import PLAN
     from mint2m_verify.chain.plan_check import described
-    from mint2m_verify.signing import load_private_key
+    from mint2m_verify.signers.choose import key_file_signer
 
-    made = plan_packaged(deployment, output, load_private_key(key), nonce=nonce)
+    made = plan_packaged(deployment, output, key_file_signer(key, ask=ask), nonce=nonce)
     return Outcome(text=f"{described(made.plan, made.sha256)}\n{output / PLAN}\nplan  {made.sha256}")
 
 
@@ -68,18 +72,28 @@ def every(
     evidence: Evidence,
     key: Key,
     plan_key: PlanKey = None,
-    form: Form = Format.TEXT,
+    form: Form = ReportFormat.TEXT,
 ) -> Outcome:
     """Take every stage that the plan requires and that has no seal yet; an interrupted run goes on from there."""
     from mint2m.progress import stage_log
-    from mint2m_trainer.stages.run import StageRequest, run_all
+    from mint2m_trainer.stages.run import run_all
 
-    request = StageRequest(
-        validation_plan=validation_plan, run_id=run_id, evidence=evidence, key=key, plan_key=plan_key
-    )
+    request = _request(validation_plan, run_id, evidence, key, plan_key)
     with stage_log() as log:
         report = run_all(request, log)
     return present(report, form)
+
+
+def _request(validation_plan: Path, run_id: str, evidence: Path, key: Path, plan_key: Path | None) -> StageRequest:
+    """The command line's words; the key is opened here, before anything is started."""
+    from mint2m_trainer.run import ChosenSigner
+    from mint2m_trainer.stages.run import StageRequest
+    from mint2m_verify.signers.choose import key_file_signer
+
+    signer = ChosenSigner(signer=key_file_signer(key, ask=ask), source=key)
+    return StageRequest(
+        validation_plan=validation_plan, run_id=run_id, evidence=evidence, signer=signer, plan_key=plan_key
+    )
 
 
 def _command(stage: StageName) -> Callable[..., Outcome]:
@@ -91,14 +105,12 @@ def _command(stage: StageName) -> Callable[..., Outcome]:
         evidence: Evidence,
         key: Key,
         plan_key: PlanKey = None,
-        form: Form = Format.TEXT,
+        form: Form = ReportFormat.TEXT,
     ) -> Outcome:
         from mint2m.progress import stage_log
-        from mint2m_trainer.stages.run import StageRequest, run_stage
+        from mint2m_trainer.stages.run import run_stage
 
-        request = StageRequest(
-            validation_plan=validation_plan, run_id=run_id, evidence=evidence, key=key, plan_key=plan_key
-        )
+        request = _request(validation_plan, run_id, evidence, key, plan_key)
         with stage_log() as log:
             report = run_stage(stage, request, log)
         return present(report, form)

@@ -7,9 +7,11 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from mint2m.outcome import Format, Outcome, present
+from mint2m.outcome import Outcome, ReportFormat, present
+from mint2m.verify_bundle_command import bundle
+from mint2m.verify_signature_command import signature
 
-Form: TypeAlias = Annotated[Format, typer.Option("--format", help="text or json.")]
+Form: TypeAlias = Annotated[ReportFormat, typer.Option("--format", help="How the report is written.")]
 Key: TypeAlias = Annotated[
     Path | None, typer.Option("--key", help="Anchor: public key (PEM) of who should have signed.")
 ]
@@ -17,7 +19,15 @@ Digest: TypeAlias = Annotated[str | None, typer.Option("--digest", help="Anchor:
 Consistency: TypeAlias = Annotated[
     bool, typer.Option("--consistency-only", help="Ask only whether the evidence agrees with itself.")
 ]
-At: TypeAlias = Annotated[str | None, typer.Option("--at", help="Evaluation time for the report, RFC 3339 with Z.")]
+Policy: TypeAlias = Annotated[
+    Path | None, typer.Option("--policy", help="Anchor: trust policy; see mint2m trust init.")
+]
+TrustedRoot: TypeAlias = Annotated[
+    Path | None, typer.Option("--trusted-root", help="Sigstore root that the policy names: a file, or public-good.")
+]
+At: TypeAlias = Annotated[
+    str | None, typer.Option("--at", help="Evaluation time, RFC 3339 with Z; for a policy now where not given.")
+]
 ExpectPlan: TypeAlias = Annotated[str | None, typer.Option("--expect-plan", help="SHA-256 of the plan it must be of.")]
 ExpectNonce: TypeAlias = Annotated[str | None, typer.Option("--expect-nonce", help="Instance nonce it must be of.")]
 ExpectSeal: TypeAlias = Annotated[str | None, typer.Option("--expect-seal", help="SHA-256 of the seal's payload.")]
@@ -27,17 +37,32 @@ Seal: TypeAlias = Annotated[Path | None, typer.Option("--seal", help="The run's 
 
 def register(app: typer.Typer) -> None:
     """Add the `verify` group."""
-    group = typer.Typer(help="Verify evidence offline, from its raw artifacts.", no_args_is_help=True)
+    group = typer.Typer(help="Verify evidence offline, from its raw artifacts.", invoke_without_command=True)
+    group.callback()(what_is_here)
     group.command("run")(run)
     group.command("chain")(chain)
     group.command("receipt")(receipt)
     group.command("checkpoint")(checkpoint)
     group.command("manifest")(manifest)
+    group.command("evidence")(evidence)
+    group.command("bundle")(bundle)
+    group.command("signature")(signature)
     app.add_typer(group, name="verify")
+
+
+def what_is_here(context: typer.Context) -> Outcome | None:
+    """Verify evidence offline, from its raw artifacts; alone: say what is here and what could be verified."""
+    if context.invoked_subcommand is not None:
+        return None
+    from mint2m.survey_text import survey_outcome
+
+    return survey_outcome(Path())
 
 
 def run(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.")],
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
     key: Key = None,
     digest: Digest = None,
     consistency_only: Consistency = False,
@@ -46,14 +71,16 @@ def run(
     expect_nonce: ExpectNonce = None,
     expect_seal: ExpectSeal = None,
     expect_source: ExpectSource = None,
-    form: Form = Format.TEXT,
+    form: Form = ReportFormat.TEXT,
 ) -> Outcome:
     """Verify a run directory: seal, files, plan, ranks, losses, optimizer step. --digest is of the seal's payload."""
     from mint2m.hash_bar import hash_bar
     from mint2m_verify.anchor import choose, options
     from mint2m_verify.run import verify_run
 
-    anchor = choose(key=key, digest=digest, consistency_only=consistency_only)
+    anchor = choose(
+        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
+    )
     with hash_bar() as progress:
         wanted = options(at, expect_plan, expect_nonce, expect_seal, expect_source, progress)
         return present(verify_run(directory, anchor, wanted), form)
@@ -61,6 +88,8 @@ def run(
 
 def chain(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Evidence directory of a promotion run.")],
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
     key: Key = None,
     plan_key: Annotated[
         Path | None, typer.Option("--plan-key", help="Public key of the planner, where it is another than --key.")
@@ -76,7 +105,7 @@ def chain(
     expect_nonce: ExpectNonce = None,
     expect_seal: ExpectSeal = None,
     expect_source: ExpectSource = None,
-    form: Form = Format.TEXT,
+    form: Form = ReportFormat.TEXT,
 ) -> Outcome:
     """Verify a promotion chain: every stage again from raw artifacts, by the plan's bounds alone."""
     from mint2m.hash_bar import hash_bar
@@ -84,7 +113,9 @@ def chain(
     from mint2m_verify.chain.options import chain_options
     from mint2m_verify.chain.verify import verify_chain
 
-    anchor = choose(key=key, digest=digest, consistency_only=consistency_only)
+    anchor = choose(
+        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
+    )
     with hash_bar() as progress:
         wanted = options(at, expect_plan, expect_nonce, expect_seal, expect_source, progress)
         return present(verify_chain(directory, anchor, chain_options(wanted, through, plan_key, known)), form)
@@ -94,38 +125,54 @@ def receipt(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="receipt.json of a run.")],
     root: Annotated[Path | None, typer.Option("--root", help="Run directory with the files it names.")] = None,
     seal: Seal = None,
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
     key: Key = None,
     digest: Digest = None,
     consistency_only: Consistency = False,
     at: At = None,
     expect_plan: ExpectPlan = None,
-    form: Form = Format.TEXT,
+    form: Form = ReportFormat.TEXT,
 ) -> Outcome:
     """Verify a receipt, and that the files it names are those at hand. --digest is of the receipt's file."""
     from mint2m_verify.anchor import choose, options
     from mint2m_verify.verify_receipt import verify_receipt
 
-    anchor = choose(key=key, digest=digest, consistency_only=consistency_only)
+    anchor = choose(
+        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
+    )
     return present(verify_receipt(file, root, seal, anchor, options(at, expect_plan)), form)
 
 
 def checkpoint(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Checkpoint directory.")],
     manifest: Annotated[Path | None, typer.Option("--manifest", help="Its checkpoint-manifest.")] = None,
+    signature: Annotated[
+        Path | None,
+        typer.Option("--signature", help="An OpenSSF model_signing signature of DIR, for a manifest."),
+    ] = None,
     seal: Seal = None,
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
     key: Key = None,
     digest: Digest = None,
     consistency_only: Consistency = False,
     at: At = None,
-    form: Form = Format.TEXT,
+    form: Form = ReportFormat.TEXT,
 ) -> Outcome:
     """Verify a checkpoint file by file. --digest is of the manifest's root or file."""
     from mint2m.hash_bar import hash_bar
     from mint2m_verify.anchor import choose, options
+    from mint2m_verify.model_signing import verify_model
     from mint2m_verify.verify_tree import verify_checkpoint
 
-    anchor = choose(key=key, digest=digest, consistency_only=consistency_only)
+    anchor = choose(
+        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
+    )
     with hash_bar() as progress:
+        if signature is not None:
+            wanted = options(at, progress=progress)
+            return present(verify_model(directory, signature, anchor, wanted, manifest=manifest, seal=seal), form)
         return present(verify_checkpoint(directory, manifest, seal, anchor, options(at, progress=progress)), form)
 
 
@@ -133,17 +180,43 @@ def manifest(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file, model or checkpoint manifest.")],
     root: Annotated[Path, typer.Option("--root", help="The directory that it is of.")],
     seal: Seal = None,
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
     key: Key = None,
     digest: Digest = None,
     consistency_only: Consistency = False,
     at: At = None,
-    form: Form = Format.TEXT,
+    form: Form = ReportFormat.TEXT,
 ) -> Outcome:
     """Verify a directory against a manifest of any kind. --digest is of the manifest's root or file."""
     from mint2m.hash_bar import hash_bar
     from mint2m_verify.anchor import choose, options
     from mint2m_verify.verify_tree import verify_manifest
 
-    anchor = choose(key=key, digest=digest, consistency_only=consistency_only)
+    anchor = choose(
+        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
+    )
     with hash_bar() as progress:
         return present(verify_manifest(file, root, seal, anchor, options(at, progress=progress)), form)
+
+
+def evidence(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Published evidence.")] = Path("evidence"),
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
+    key: Key = None,
+    digest: Digest = None,
+    consistency_only: Consistency = False,
+    at: At = None,
+    form: Form = ReportFormat.TEXT,
+) -> Outcome:
+    """Verify published evidence and say what each part is worth. --digest is of manifest.json or its root."""
+    from mint2m.hash_bar import hash_bar
+    from mint2m_verify.anchor import choose, options
+    from mint2m_verify.verify_evidence import verify_evidence
+
+    anchor = choose(
+        key=key, digest=digest, consistency_only=consistency_only, policy=policy, trusted_root=trusted_root, at=at
+    )
+    with hash_bar() as progress:
+        return present(verify_evidence(directory, anchor, options(at, progress=progress)), form)

@@ -34,6 +34,8 @@ NOT_CASES = {"bases", "maker", KEYS.name, "__pycache__"}
 #: Findings that cannot be provoked by evidence in a directory, by id or by noun, each with its reason.
 UNREACHED = {
     "parity": "of `parity compare`; tests/verify/test_parity.py",
+    "diff": "of `evidence diff`; tests/verify/test_evidence_diff.py",
+    "evidence": "of published evidence; tests/verify/test_evidence.py",
     "memory": "of planning; tests/verify/test_memory_plan.py",
     "plan.altered": "of training; tests/mint2m/test_run.py",
     "plan.inputs-changed": "of training; tests/mint2m/test_run.py",
@@ -56,7 +58,8 @@ UNREACHED = {
     "profile": "of the doctor; tests/verify/test_doctor.py",
     "sbom": "of the doctor; tests/verify/test_doctor.py",
     "scope": "of the doctor; tests/verify/test_doctor.py",
-    "signer": "of the doctor; tests/verify/test_doctor.py",
+    "signer": "of the doctor and of signing; tests/verify/test_doctor.py, tests/verify/signers",
+    "model-signature": "bytes the test builds; tests/verify/model_signing",
     "topology": "of the doctor; tests/verify/test_doctor.py",
     "adapter.missing": "of the doctor; tests/verify/test_doctor.py",
     "doctor.scope-unsupported": "of the doctor; tests/verify/test_doctor.py",
@@ -64,6 +67,10 @@ UNREACHED = {
     "fixture.placeholder-hash": "of the doctor; tests/verify/test_doctor.py",
     "fixture.unreadable": "of the doctor; tests/verify/test_doctor.py",
     "fixture.reward-rule-unknown": "the schema refuses the rule first; tests/verify/test_rewards.py",
+    "sigstore": "bundles of certificates and logs, made by the test; tests/verify/sigstore_bundle/test_reasons.py",
+    "policy.payload-differs": "a seal's co-signatures have seal.cosignature-differs; tests/verify/policy/test_judge.py",
+    "policy.statement-type": "a seal of another type is seal.invalid first; tests/verify/policy/test_judge.py",
+    "policy.version-too-old": "of releases; tests/verify/policy/test_judge.py",
     "explain": "of `explain`",
     "tool": "a bug, a fault of the machine or a missing extra; tests/mint2m/test_main.py",
     "usage.interrupted": "a person at the keyboard",
@@ -71,6 +78,9 @@ UNREACHED = {
     "file.exists": "of commands that write",
     "file.unwritable": "of commands that write",
     "key.encrypted": "of commands that sign; tests/verify/test_signing.py",
+    "key.not-encrypted": "of commands that sign; tests/verify/signers/test_choose.py",
+    "key.passphrase-empty": "of commands that sign; tests/verify/signers/test_choose.py",
+    "key.passphrase-wrong": "of commands that sign; tests/verify/signers/test_choose.py",
     "tree.changed-while-read": "a race; tests/verify/test_tree.py",
     "tree.empty": "schemas refuse an empty list first; of making a manifest, tests/verify/test_tree.py",
     "verify.not-reached": "a guard: whatever stops a check has a finding of its own",
@@ -80,6 +90,8 @@ UNREACHED = {
     "megatron-core": "of the doctor; tests/verify/test_doctor.py",
     "psutil": "of the doctor; tests/verify/test_doctor.py",
     "torch": "of the doctor; tests/verify/test_doctor.py",
+    "bundle": "of archives; tests/verify/bundle",
+    "release": "of archives and of making them; tests/verify/bundle, tests/verify/release",
 }
 
 
@@ -122,6 +134,9 @@ def lay_out(case: Case, place: Path) -> Path:
         (root / path).unlink()
         if not any((root / path).parent.iterdir()):
             (root / path).parent.rmdir()
+    beside = VECTORS / case.name / "outside"
+    if beside.is_dir():
+        shutil.copytree(beside, place, dirs_exist_ok=True)
     overlay = VECTORS / case.name / "files"
     if overlay.is_dir():
         shutil.copytree(overlay, root, dirs_exist_ok=True)

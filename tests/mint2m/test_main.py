@@ -199,7 +199,7 @@ def test_a_command_without_an_outcome_is_a_bug(monkeypatch: pytest.MonkeyPatch) 
     assert outcome.verdict == 70
 
 
-@pytest.mark.parametrize("group", [(), ("keys",), ("verify",)])
+@pytest.mark.parametrize("group", [(), ("keys",), ("sign",)])
 def test_a_group_without_a_command_shows_its_help_as_lines(mint2m, group: tuple[str, ...]) -> None:
     done = mint2m(*group)
     assert done.returncode == 2
@@ -226,3 +226,24 @@ def test_a_missing_option_is_told_on_one_line(mint2m) -> None:
     done = mint2m("doctor")
     assert done.returncode == 2
     assert "Missing option '--scope'. Choose from: checkout, run, validation" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "at", "offered"),
+    [
+        ("mint2m ver", 1, {"verify"}),
+        ("mint2m verify r", 2, {"run", "receipt"}),
+        ("mint2m verify run --expect-p", 3, {"--expect-plan"}),
+        ("mint2m verify run --format j", 4, {"json", "junit"}),
+    ],
+)
+def test_a_shell_is_offered_the_words_that_fit(mint2m, words: str, at: int, offered: set[str]) -> None:
+    environment = {**os.environ, "COMP_WORDS": words, "COMP_CWORD": str(at), "_MINT2M_COMPLETE": "bash_complete"}
+    done = mint2m(env=environment)
+    assert {line.removeprefix("plain,") for line in done.stdout.splitlines()} == offered
+
+
+def test_the_completion_script_is_one_that_bash_takes(mint2m) -> None:
+    script = mint2m("completion", "bash").stdout
+    done = subprocess.run(["bash", "-c", f"{script}\ncomplete -p mint2m"], capture_output=True, text=True, check=True)
+    assert "_mint2m_completion mint2m" in done.stdout

@@ -71,7 +71,7 @@ def test_a_run_from_any_folder_is_accepted_by_an_auditor_with_the_key(
     assert "Check it: mint2m verify run 'the run' --key release.pub" in done.stdout
     report = verify(mint2m, tmp_path / "the run", tmp_path / "release.pub")
     assert report["verdict"] == "accepted", report["findings"]
-    assert report["trust"]["mode"] == "managed key"  # type: ignore[index]  # JSON
+    assert report["trust"]["mode"] == "managed-key"  # type: ignore[index]  # JSON
     receipt = json.loads((tmp_path / "the run" / "receipt.json").read_bytes())
     detached = changes.get("gradient") == "detached"
     assert receipt["prefix_backwards"] == (0 if detached else 4)  # 1,023 tokens in chunks of 256

@@ -27,7 +27,7 @@ CHUNK_TOKENS = 100  # 639 captured tokens: the last chunk is short
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """Profile members by pointer, other responses, and how many entries each row of given scores lacks (None: none given)."""
+    """Profile members by pointer, other responses, and how many entries each given row of scores lacks (None: none)."""
 
     id: str
     changes: tuple[tuple[str, JsonValue], ...] = ()

@@ -1,9 +1,10 @@
 """Makes what lies in this folder; see README.md.
 
-python tests/vectors/make.py bases    run the trainer (needs the trainer extra, about two minutes)
-python tests/vectors/make.py chain    run the seven stages of a promotion run (the same, some minutes)
-python tests/vectors/make.py cases    write every vector again from the bases
-python tests/vectors/make.py check    say whether the committed vectors are the ones this script makes
+python tests/vectors/make.py bases      run the trainer (needs the trainer extra, about two minutes)
+python tests/vectors/make.py chain      run the seven stages of a promotion run (the same, some minutes)
+python tests/vectors/make.py witnesses  sign those bases under a fresh private root
+python tests/vectors/make.py cases      write every vector again from the bases
+python tests/vectors/make.py check      say whether the committed vectors are the ones this script makes
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from maker import (
     cases_journal,
     cases_json,
     cases_numbers,
+    cases_policy,
+    cases_policy_run,
     cases_ranks,
     cases_receipt,
     cases_right,
@@ -36,6 +39,8 @@ MODULES = (
     cases_numbers,
     cases_step,
     cases_receipt,
+    cases_policy,
+    cases_policy_run,
     cases_right,
     cases_chain,
 )
@@ -51,6 +56,11 @@ def main(word: str) -> int:
         from maker.bases_chain import make_chain
 
         make_chain()
+        return 0
+    if word == "witnesses":
+        from maker.witnesses import make_witnesses
+
+        make_witnesses()
         return 0
     check_engine()
     check_chain()
@@ -70,6 +80,6 @@ def main(word: str) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in ("bases", "chain", "cases", "check"):
+    if len(sys.argv) != 2 or sys.argv[1] not in ("bases", "chain", "witnesses", "cases", "check"):
         raise SystemExit(__doc__)
     raise SystemExit(main(sys.argv[1]))

@@ -33,7 +33,7 @@ def test_a_cause_is_listed_once_and_before_what_follows_from_it() -> None:
     assert merged == (root, middle, leaf)
     report = Report(subject="x", command="verify", findings=merged)
     assert report.roots == (root,)
-    assert report.consequences(root) == (middle, leaf)
+    assert dict(report.causes())[root] == (middle, leaf)
     assert [f["cause"] for f in report.document()["findings"]] == [None, 0, 1]  # type: ignore[attr-defined]  # JSON
 
 

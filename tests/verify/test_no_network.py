@@ -11,6 +11,8 @@ import pytest
 VECTORS = Path(__file__).resolve().parents[1] / "vectors"
 BASE = VECTORS / "bases/run"
 KEY = VECTORS / "test-only-keys/release.pub"
+AT = ("--at", "2026-07-01T00:00:00Z")
+POLICY = ("--policy", VECTORS / "right-policy/outside/policy.json", *AT)
 
 #: Runs the command line under a hook that ends the process at the first forbidden event. `socket.__new__` counts as
 #: well: even a socket that is never connected is one too many.
@@ -55,11 +57,27 @@ def hooked(*words: object) -> subprocess.CompletedProcess[str]:
         (("verify", "run", VECTORS / "bases/run-again", "--key", KEY), 1),
         (("verify", "receipt", BASE / "receipt.json", "--key", KEY), 0),
         (("verify", "checkpoint", BASE / "checkpoint", "--key", KEY), 0),
+        (("verify", "run", BASE, *POLICY), 0),
+        (("trust", "show", VECTORS / "right-policy/outside/policy.json"), 0),
+        (("trust", "show", "public-good"), 0),
         (("fixture", "check", BASE / "inputs/fixture.json"), 0),
         (("explain", "tree.file-changed"), 0),
         (("verify", "nothing"), 2),
     ],
-    ids=["run", "run as json", "no anchor", "damaged run", "receipt", "checkpoint", "fixture", "explain", "usage"],
+    ids=[
+        "run",
+        "run as json",
+        "no anchor",
+        "damaged run",
+        "receipt",
+        "checkpoint",
+        "policy",
+        "trust show",
+        "root",
+        "fixture",
+        "explain",
+        "usage",
+    ],
 )
 def test_a_command_of_the_auditor_opens_no_socket_and_writes_nothing(words: tuple[object, ...], code: int) -> None:
     done = hooked(*words)

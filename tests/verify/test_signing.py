@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from mint2m_verify import signing, statement
 from mint2m_verify.finding import FindingError, Verdict
+from mint2m_verify.signers.key_signer import signer_of
 from mint2m_verify.statement import Subject
 
 PAE = b"DSSEv1 28 application/vnd.in-toto+json "
@@ -42,6 +43,10 @@ def seal(**changes: Any) -> statement.SealStatement:
         "signer": "managed",
     }
     return statement.seal_statement(**{**members, **changes})
+
+
+def sealed(key: signing.PrivateKey) -> bytes:
+    return signer_of(key, kind="managed", source="test").sign_statement(seal().payload)
 
 
 def test_a_new_pair_is_a_p256_pair_that_openssl_reads(tmp_path: Path) -> None:
@@ -95,7 +100,7 @@ def test_a_private_key_is_no_public_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["p256", "ed25519"])
 def test_a_seal_is_verified_by_the_bare_library_over_the_dsse_encoding(kind: str) -> None:
     key = signing.new_private_key() if kind == "p256" else ed25519.Ed25519PrivateKey.generate()
-    bundle = json.loads(statement.sign(seal(), key))
+    bundle = json.loads(sealed(key))
     payload = base64.b64decode(bundle["dsseEnvelope"]["payload"])
     signature = base64.b64decode(bundle["dsseEnvelope"]["signatures"][0]["sig"])
     message = PAE + str(len(payload)).encode() + b" " + payload
@@ -111,7 +116,7 @@ def test_a_seal_is_verified_by_the_bare_library_over_the_dsse_encoding(kind: str
 
 def test_a_seal_is_verified_by_openssl(tmp_path: Path) -> None:
     private, public = signing.new_key_pair(str(tmp_path / "k"))
-    envelope = json.loads(statement.sign(seal(), signing.load_private_key(private)))["dsseEnvelope"]
+    envelope = json.loads(sealed(signing.load_private_key(private)))["dsseEnvelope"]
     payload = base64.b64decode(envelope["payload"])
     (tmp_path / "message").write_bytes(PAE + str(len(payload)).encode() + b" " + payload)
     (tmp_path / "signature").write_bytes(base64.b64decode(envelope["signatures"][0]["sig"]))
@@ -156,7 +161,7 @@ def test_no_statement_is_made_that_no_reader_would_accept(subjects: list[Subject
 
 
 def _bundle() -> dict[str, Any]:
-    bundle: dict[str, Any] = json.loads(statement.sign(seal(), signing.new_private_key()))
+    bundle: dict[str, Any] = json.loads(sealed(signing.new_private_key()))
     return bundle
 
 

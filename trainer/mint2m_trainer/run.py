@@ -28,8 +28,17 @@ from mint2m_verify.finding import FindingError, Report, found
 from mint2m_verify.plan import build_plan, check_labels
 from mint2m_verify.run import verify_run
 from mint2m_verify.sealing import own_anchor, seal_run
-from mint2m_verify.signing import PrivateKey, key_id, load_private_key, new_private_key, public_key_pem
-from mint2m_verify.statement import SignerClass
+from mint2m_verify.signers.choose import ephemeral_signer, key_file_signer
+from mint2m_verify.signers.signer import Signer, SignerKind
+from mint2m_verify.signing import key_id, public_key_pem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenSigner:
+    """Who will sign, known before anything is started; `source` is the file that holds the private key, if one does."""
+
+    signer: Signer
+    source: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,30 +48,25 @@ class RunRequest:
     deployment: str
     profile: Path | None = None
     output: Path | None = None
-    key: Path | None = None
+    signer: ChosenSigner | None = None
     run_id: str | None = None
     instance_nonce: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """The verdict, and where things are. `directory` and `public_key` are None where the run did not get that far."""
+    """The verdict, and where things are; what the run did not get to is None.
+
+    `public_key` and `key_id` are also None where it was sealed by a certificate; `signed_by` is the signer in words.
+    """
 
     report: Report
     directory: Path | None = None
     public_key: Path | None = None
     key_id: str | None = None
-    signer: SignerClass | None = None
+    signer: SignerKind | None = None
+    signed_by: str | None = None
     plan: Plan | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Signer:
-    """The key that will sign, read before anything is started."""
-
-    key: PrivateKey
-    kind: SignerClass
-    source: Path | None
 
 
 def run(request: RunRequest, watcher: Watcher | None = None, *, backend: str = BACKEND) -> RunResult:
@@ -75,20 +79,15 @@ def run(request: RunRequest, watcher: Watcher | None = None, *, backend: str = B
     unavailable = backend_fault()
     if unavailable is not None:
         raise FindingError(unavailable)
-    given = (
-        None if request.key is None else _Signer(key=load_private_key(request.key), kind="managed", source=request.key)
-    )
     run_id = _run_id(request.deployment) if request.run_id is None else request.run_id
     nonce = secrets.token_hex(16) if request.instance_nonce is None else request.instance_nonce
     check_labels(run_id=run_id, instance_nonce=nonce)
     # The driver takes the signals for itself while it owns anything; before and after, they raise.
     with terminated_like_interrupted():
-        return _run(request, run_id, nonce, given, watcher, backend)
+        return _run(request, run_id, nonce, watcher, backend)
 
 
-def _run(
-    request: RunRequest, run_id: str, nonce: str, given: _Signer | None, watcher: Watcher, backend: str
-) -> RunResult:
+def _run(request: RunRequest, run_id: str, nonce: str, watcher: Watcher, backend: str) -> RunResult:
     deployment, directory = _locate(request, run_id)
     packaged = deployment != Path(request.deployment)
     examination = examine_run(
@@ -101,32 +100,43 @@ def _run(
     if examination.blocked or inputs is None:
         return RunResult(report=examination.report(request.deployment), directory=None)
     watcher.stage("doctor", f"{len(examination.doctor.checks)} checks passed")
-    signer = given or _deployed_signer(inputs, deployment)
+    signer = request.signer or _deployed_signer(inputs, deployment)
     plan = build_plan(inputs, run_id=run_id, instance_nonce=nonce)
     watcher.stage("plan", plan_text(plan))
     return _through(directory, plan, examination, signer, watcher, backend)
 
 
 def _through(
-    directory: Path, plan: Plan, examination: Examination, signer: _Signer, watcher: Watcher, backend: str
+    directory: Path, plan: Plan, examination: Examination, signer: ChosenSigner, watcher: Watcher, backend: str
 ) -> RunResult:
     train(directory, plan, examination, watcher=watcher, backend=backend)
-    identity = key_id(signer.key.public_key())
     public_key = _public_half(directory, signer)
-    seal_run(directory, signer.key, signer=signer.kind, progress=watcher.advance)
-    short = f"{identity[:4]}…{identity[-4:]}"
-    source = signer.source.name if signer.source is not None else f"made for this run, public half in {public_key}"
-    watcher.stage("seal", f"{directory / layout.SEAL}  signed by key {short} ({source})")
-    report = verify_run(directory, own_anchor(signer.key, public_key), VerifyOptions(progress=watcher.advance))
+    seal_run(directory, signer.signer, progress=watcher.advance)
+    watcher.stage("seal", f"{directory / layout.SEAL}  signed by {_words(signer, public_key)}")
+    anchor = own_anchor(signer.signer, public_key)
+    report = verify_run(directory, anchor, VerifyOptions(progress=watcher.advance))
     watcher.stage("verify", report.verdict.word)
+    key = signer.signer.public_key
     return RunResult(
         report=report,
         directory=directory,
         public_key=public_key,
-        key_id=identity,
-        signer=signer.kind,
+        key_id=None if key is None else key_id(key),
+        signer=signer.signer.kind,
+        signed_by=_short(signer),
         plan=plan,
     )
+
+
+def _short(chosen: ChosenSigner) -> str:
+    """A key by the ends of its digest, as every report shows it; an identity by its name."""
+    key = chosen.signer.public_key
+    return chosen.signer.describe() if key is None else f"{key_id(key)[:4]}…{key_id(key)[-4:]}"
+
+
+def _words(signer: ChosenSigner, public_key: Path | None) -> str:
+    words = signer.signer.describe()
+    return words if signer.signer.kind != "ephemeral" else f"{words.removesuffix(')')}, public half in {public_key})"
 
 
 def _locate(request: RunRequest, run_id: str) -> tuple[Path, Path]:
@@ -173,19 +183,21 @@ def _run_id(deployment: str) -> str:
     return f"{word.strip('-_') or 'run'}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
 
 
-def _deployed_signer(inputs: PlannedInputs, deployment: Path) -> _Signer:
+def _deployed_signer(inputs: PlannedInputs, deployment: Path) -> ChosenSigner:
     wanted = inputs.deployment.signer
     if wanted.kind == "key" and wanted.path is not None:
         source = deployment.parent / wanted.path
-        return _Signer(key=load_private_key(source), kind="managed", source=source)
-    return _Signer(key=new_private_key(), kind="ephemeral", source=None)
+        return ChosenSigner(signer=key_file_signer(source), source=source)
+    return ChosenSigner(signer=ephemeral_signer())
 
 
-def _public_half(directory: Path, signer: _Signer) -> Path:
+def _public_half(directory: Path, chosen: ChosenSigner) -> Path | None:
     """The public key's file, always outside the run directory: a key inside the evidence is never an anchor."""
-    pem = public_key_pem(signer.key.public_key())
-    if signer.source is not None:
-        beside = signer.source.with_suffix(".pub")
+    if chosen.signer.public_key is None:
+        return None
+    pem = public_key_pem(chosen.signer.public_key)
+    if chosen.source is not None:
+        beside = chosen.source.with_suffix(".pub")
         if beside.is_file() and read_once(beside.resolve(), name=str(beside)) == pem:
             return beside
     place = directory.with_name(f"{directory.name}.pub")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from mint2m_verify.canonical import sha256_hex
+from mint2m_verify.anchor_file import AnchorFile, check_among, check_below, read_anchor_file
 from mint2m_verify.finding import Finding, FindingError, found
-from mint2m_verify.named_input import read_named
+from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.signing import KEY_LIMIT, PublicKey, parse_public_key
 from mint2m_verify.times import parse_time
 from mint2m_verify.walk import Progress, ReadFile
@@ -29,6 +29,11 @@ class KeyAnchor:
     file_sha256: str
     device: int
     inode: int
+
+    @property
+    def files(self) -> tuple[AnchorFile, ...]:
+        """What must not lie in the evidence."""
+        return (AnchorFile(path=self.path, sha256=self.file_sha256, device=self.device, inode=self.inode),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +57,7 @@ class ConsistencyOnly:
     """The auditor asked only whether the evidence agrees with itself."""
 
 
-Anchor: TypeAlias = KeyAnchor | DigestAnchor | NoAnchor | ConsistencyOnly
+Anchor: TypeAlias = PolicyAnchor | KeyAnchor | DigestAnchor | NoAnchor | ConsistencyOnly
 
 CONSISTENT_MODE = "consistent, origin unknown"
 
@@ -61,8 +66,8 @@ CONSISTENT_MODE = "consistent, origin unknown"
 class VerifyOptions:
     """Expectations and evaluation time; each None expects nothing.
 
-    `expect_nonce` is the nonce itself, whose SHA-256 the plan holds. `at` is recorded in the report; nothing in
-    key-signed evidence depends on a clock.
+    `expect_nonce` is the nonce itself, whose SHA-256 the plan holds. `at` is recorded in the report; nothing but a
+    policy depends on a clock, and a policy's time is its anchor's.
     """
 
     at: str | None = None
@@ -85,17 +90,36 @@ class Expectation:
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def choose(*, key: Path | None, digest: str | None, consistency_only: bool) -> Anchor:
-    """The anchor that the command line names; at most one.
+def choose(
+    *,
+    key: Path | None,
+    digest: str | None,
+    consistency_only: bool,
+    policy: Path | None = None,
+    trusted_root: Path | None = None,
+    at: str | None = None,
+) -> Anchor:
+    """The anchor that the command line names; at most one. `trusted_root` and `at` belong to a policy.
 
     Raises:
-        FindingError: `usage.invalid`, `input.missing` or `key.*`.
+        FindingError: `usage.invalid`, `input.missing`, `key.*`, `policy.*` or what is wrong with the root.
     """
-    given = [
-        n for n, v in (("--key", key), ("--digest", digest), ("--consistency-only", consistency_only or None)) if v
-    ]
+    options = (
+        ("--policy", policy),
+        ("--key", key),
+        ("--digest", digest),
+        ("--consistency-only", consistency_only or None),
+    )
+    given = [name for name, value in options if value is not None]
     if len(given) > 1:
         raise FindingError(found("usage.invalid", expected="one anchor", actual=" and ".join(given)))
+    if trusted_root is not None and policy is None:
+        actual = " and ".join((*given, "--trusted-root"))
+        raise FindingError(found("usage.invalid", expected="--trusted-root with --policy", actual=actual))
+    if policy is not None:
+        from mint2m_verify.policy.reading import read_policy  # a schema and more, which no other anchor needs
+
+        return read_policy(policy, trusted_root=trusted_root, at=time_argument(at, "--at"))
     if key is not None:
         return read_key(key)
     if digest is not None:
@@ -105,14 +129,13 @@ def choose(*, key: Path | None, digest: str | None, consistency_only: bool) -> A
 
 def read_key(path: Path) -> KeyAnchor:
     """The public key in `path`, with what tells its file apart from the evidence."""
-    raw = read_named(path, limit=KEY_LIMIT)
-    status = path.resolve().stat()
+    raw, file = read_anchor_file(path, limit=KEY_LIMIT)
     return KeyAnchor(
         path=path,
         key=parse_public_key(raw, file=str(path)),
-        file_sha256=sha256_hex(raw),
-        device=status.st_dev,
-        inode=status.st_ino,
+        file_sha256=file.sha256,
+        device=file.device,
+        inode=file.inode,
     )
 
 
@@ -160,20 +183,24 @@ def options(
     )
 
 
-def check_key_outside(anchor: KeyAnchor, root: Path, files: Iterable[ReadFile]) -> Iterator[Finding]:
-    """A key that lies among the files it should vouch for: by path, by hard link or by its bytes."""
-    for file in files:
-        same_file = (file.device, file.inode) == (anchor.device, anchor.inode)
-        if same_file or file.entry.sha256 == anchor.file_sha256:
-            yield found("trust.key-inside-evidence", file=file.path, actual=str(anchor.path))
-            return
-    yield from check_key_below(anchor, root)
+def check_outside(anchor: Anchor, root: Path, files: Iterable[ReadFile]) -> Iterator[Finding]:
+    """An anchor's file that lies among the files it should vouch for: by path, by hard link or by its bytes."""
+    if isinstance(anchor, KeyAnchor | PolicyAnchor):
+        first = next(iter(check_among(anchor.files, files, fault=_inside(anchor))), None)
+        if first is not None:
+            yield first
+        else:
+            yield from check_outside_of(anchor, root)
 
 
-def check_key_below(anchor: KeyAnchor, folder: Path) -> Iterator[Finding]:
-    """A key whose path lies below `folder`, where only a part of the evidence there is looked at."""
-    if anchor.path.resolve().is_relative_to(folder.resolve()):
-        yield found("trust.key-inside-evidence", file=str(anchor.path), actual=str(anchor.path))
+def check_outside_of(anchor: Anchor, folder: Path) -> Iterator[Finding]:
+    """An anchor's file whose path lies below `folder`, where only a part of the evidence there is looked at."""
+    if isinstance(anchor, KeyAnchor | PolicyAnchor):
+        yield from check_below(anchor.files, folder, fault=_inside(anchor))
+
+
+def _inside(anchor: KeyAnchor | PolicyAnchor) -> str:
+    return "trust.key-inside-evidence" if isinstance(anchor, KeyAnchor) else "trust.policy-inside-evidence"
 
 
 def check_expectations(expectations: Iterable[Expectation]) -> Iterator[Finding]:

@@ -7,10 +7,14 @@ function of findings and requirements, and no code path can print "accepted" bes
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from mint2m_verify import __version__
+
+if TYPE_CHECKING:
+    from mint2m_verify.exhibits import Exhibit
 
 
 class Verdict(enum.IntEnum):
@@ -149,7 +153,10 @@ class Trust:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """Everything a command established, including what it did not look at."""
+    """Everything a command established, including what it did not look at.
+
+    `comparison`: the rows are what was asked for, and are shown whatever the verdict.
+    """
 
     subject: str
     command: str
@@ -160,6 +167,8 @@ class Report:
     claim_scope: str | None = None
     evaluated_at: str | None = None
     summary: str = ""
+    exhibits: tuple[Exhibit, ...] = ()
+    comparison: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -175,13 +184,18 @@ class Report:
         """Findings that follow from no other finding, in the order found."""
         return tuple(finding for finding in self.findings if finding.cause is None)
 
-    def consequences(self, root: Finding) -> tuple[Finding, ...]:
-        """Findings whose chain of causes ends at `root`, in the order found."""
-        return tuple(f for f in self.findings if f is not root and _root(f) == root)
+    def causes(self) -> tuple[tuple[Finding, tuple[Finding, ...]], ...]:
+        """Each root with the findings whose chain of causes ends at it, in the order found."""
+        groups: dict[Finding, list[Finding]] = {root: [] for root in self.roots}
+        for finding in self.findings:
+            root = _root(finding)
+            if finding is not root and root in groups:
+                groups[root].append(finding)
+        return tuple((root, tuple(following)) for root, following in groups.items())
 
     def document(self) -> dict[str, object]:
         """The report as `mint2m.report/v1`."""
-        order = list(self.findings)
+        order = {finding: index for index, finding in reversed([*enumerate(self.findings)])}
         return {
             "schema": "mint2m.report/v1",
             "subject": self.subject,
@@ -194,7 +208,7 @@ class Report:
             "requirements": [
                 {"required": r.required, "found": r.found, "standing": r.standing.value} for r in self.requirements
             ],
-            "findings": [_finding_document(finding, order) for finding in order],
+            "findings": [_finding_document(finding, order) for finding in self.findings],
             "not_checked": list(self.not_checked),
             "trust": {
                 "mode": self.trust.mode,
@@ -228,7 +242,7 @@ def _root(finding: Finding) -> Finding:
     return _lineage(finding)[0]
 
 
-def _finding_document(finding: Finding, order: list[Finding]) -> dict[str, object]:
+def _finding_document(finding: Finding, order: Mapping[Finding, int]) -> dict[str, object]:
     return {
         "id": finding.id,
         "verdict": finding.verdict.word,
@@ -239,6 +253,6 @@ def _finding_document(finding: Finding, order: list[Finding]) -> dict[str, objec
         "byte_range": None if finding.byte_range is None else list(finding.byte_range),
         "expected": finding.expected,
         "actual": finding.actual,
-        "cause": order.index(finding.cause) if finding.cause in order else None,
+        "cause": None if finding.cause is None else order.get(finding.cause),
         "hint": finding.hint,
     }

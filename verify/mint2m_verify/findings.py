@@ -8,9 +8,11 @@ everything that broke because of it. And a requirement whose check never ran is 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from mint2m_verify.finding import Finding, Requirement, Standing, found
+
+T = TypeVar("T")
 
 #: A check yields what is wrong and returns what it found, in words for the report's table.
 Check: TypeAlias = Generator[Finding, None, str]
@@ -135,6 +137,17 @@ class Findings:
             if link.id in _DAMAGE and link.file is not None:
                 self._damage.setdefault(link.file, link)
         return fault
+
+
+def drain(check: Generator[Finding, None, T]) -> tuple[tuple[Finding, ...], T]:
+    """All that a check finds, and what it returns, for whoever needs the answer before the report."""
+    faults: list[Finding] = []
+    while True:
+        try:
+            faults.append(next(check))
+        except StopIteration as end:
+            answer: T = end.value
+            return tuple(faults), answer
 
 
 def _lineage(fault: Finding) -> list[Finding]:

@@ -30,6 +30,9 @@ from mint2m_verify.documents import (
 SEAL = "attestations/seal.sigstore.json"
 ATTESTATIONS = "attestations/"
 
+#: Further signatures over the seal's payload. The seal is the first; nine are more than any threshold asks for.
+COSIGNATURES = tuple(f"attestations/seal.{number}.sigstore.json" for number in range(2, 10))
+
 DOCTOR = "doctor.json"
 PLAN = "plan.json"
 OWNERSHIP = "ownership.jsonl"
@@ -135,6 +138,7 @@ _KEPT_JSON = frozenset(
         *DOCUMENTS,
         OWNERSHIP,
         SEAL,
+        *COSIGNATURES,
         MODEL_CONFIG,
         f"adapter/{ADAPTER_CONFIG}",
         f"artifacts/adapter-before/{ADAPTER_CONFIG}",

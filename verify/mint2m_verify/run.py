@@ -18,23 +18,25 @@ from mint2m_verify.anchor import (
     DigestAnchor,
     Expectation,
     KeyAnchor,
-    NoAnchor,
     VerifyOptions,
     check_expectations,
-    check_key_outside,
+    check_outside,
 )
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.documents import Doctor, FileRef
 from mint2m_verify.finding import Finding, NamedDigest, Report, Standing, found
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.fixture import FixtureBytes
+from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.recompute.placement import check_placement
 from mint2m_verify.run_documents import RunDocuments
+from mint2m_verify.run_exhibits import run_exhibits
 from mint2m_verify.run_numbers import check_numbers
-from mint2m_verify.seal import Seal, check_anchor, check_predicate, check_subjects, megabytes, read_seal
+from mint2m_verify.seal import Seal, SealFiles, check_predicate, check_subjects, megabytes, read_seal
 from mint2m_verify.tree import check_manifest, compare, relative, root_digest
 from mint2m_verify.verdict import About, finish
-from mint2m_verify.walk import Snapshot, read_tree
+from mint2m_verify.vouching import Vouched, judge_policy, vouch
+from mint2m_verify.walk import ReadFile, Snapshot, read_tree
 
 _NOT_CHECKED = (
     "that the log-probs and the gradient come from this model and prompt (a replay would show that)",
@@ -53,41 +55,44 @@ def verify_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Report:
     files = {file.path: file for file in snapshot.files}
     at_hand = {path: FileRef(path=path, sha256=file.entry.sha256, size=file.entry.size) for path, file in files.items()}
     log = Findings()
-    sealed = files.get(layout.SEAL)
-    seal, faults = read_seal(None if sealed is None else sealed.raw)
+    seal, faults = read_seal(_seal_files(files), anchor)
+    vouched = vouch(seal, anchor)
     standing = Standing.UNVERIFIABLE if isinstance(anchor, ConsistencyOnly) else Standing.CHECKED
-    log.judge(_origin_required(anchor), standing, _origin(root, snapshot, anchor, seal, faults))
+    log.judge(_origin_required(anchor), standing, _origin(root, snapshot, anchor, faults, vouched))
     log.judge("every file outside a tree is sealed", Standing.CHECKED, check_subjects(seal, snapshot))
     documents = RunDocuments(files, log)
     notes = [*_NOT_CHECKED, *_trees(log, documents, snapshot)]
     notes += _bindings(log, documents, snapshot, at_hand)
     _records(log, documents, at_hand, seal)
+    deployment = None if documents.deployment is None else documents.deployment.document
+    judge_policy(log, anchor, seal, vouched, deployment=deployment, whole=True)
     notes += check_numbers(log, documents)
     _expectations(log, documents, options, seal)
-    if isinstance(anchor, KeyAnchor):
-        notes.append("whether the key was revoked after it was given to you")
-    if isinstance(anchor, DigestAnchor):
-        notes.append("who signed the seal: the digest names its content, not its signer")
     about = About(subject=str(root), command="verify run", not_checked=tuple(notes), digests=_digests(documents))
-    return finish(about, log, anchor, options, seal)
+    report = finish(about, log, anchor, options, seal, vouched)
+    sessions = None if documents.sessions is None else documents.sessions.document
+    return replace(report, exhibits=run_exhibits(sessions, report.findings))
+
+
+def _seal_files(files: Mapping[str, ReadFile]) -> SealFiles:
+    raw = {path: files[path].raw for path in (layout.SEAL, *layout.COSIGNATURES) if path in files}
+    others = {path: part for path, part in raw.items() if path != layout.SEAL and part is not None}
+    return SealFiles(seal=raw.get(layout.SEAL), cosignatures=others)
 
 
 def _origin_required(anchor: Anchor) -> str:
+    if isinstance(anchor, PolicyAnchor):
+        return "signatures that --policy accepts"
     if isinstance(anchor, KeyAnchor):
         return "signature by --key"
     return "seal named by --digest" if isinstance(anchor, DigestAnchor) else "an origin that you can check"
 
 
-def _origin(root: Path, snapshot: Snapshot, anchor: Anchor, seal: Seal | None, faults: tuple[Finding, ...]) -> Check:
-    if isinstance(anchor, KeyAnchor):
-        yield from check_key_outside(anchor, root, snapshot.files)
-    if seal is not None:
-        words = yield from check_anchor(seal, anchor)
-        return words
+def _origin(root: Path, snapshot: Snapshot, anchor: Anchor, faults: tuple[Finding, ...], vouched: Vouched) -> Check:
+    yield from check_outside(anchor, root, snapshot.files)
     yield from faults
-    if isinstance(anchor, NoAnchor):
-        yield found("trust.no-anchor")
-    return "no seal"
+    yield from vouched.findings
+    return vouched.words
 
 
 def _trees(log: Findings, documents: RunDocuments, snapshot: Snapshot) -> list[str]:

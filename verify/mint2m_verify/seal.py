@@ -8,67 +8,120 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from mint2m_verify import layout
-from mint2m_verify.anchor import Anchor, ConsistencyOnly, DigestAnchor, KeyAnchor, NoAnchor
+from mint2m_verify.anchor import Anchor, KeyAnchor
 from mint2m_verify.documents import Plan, TrainingReceipt, TreeEntry
+from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.findings import Check
-from mint2m_verify.signing import key_id, verify_bytes
-from mint2m_verify.statement import Envelope, SealStatement, Subject, parse_bundle, parse_statement
+from mint2m_verify.policy.anchor import PolicyAnchor
+from mint2m_verify.sigstore_bundle.model import MessageSignature, SignedBundle
+from mint2m_verify.sigstore_bundle.reading import read_bundle
+from mint2m_verify.statement import (
+    BUNDLE_LIMIT,
+    PAYLOAD_TYPE,
+    Envelope,
+    SealStatement,
+    Subject,
+    is_plain,
+    parse_bundle,
+    parse_statement,
+)
 from mint2m_verify.tree import compare
 from mint2m_verify.walk import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """A bundle and the statement in it; whether anybody trusted made it is `check_anchor`'s answer."""
+    """A statement and who seems to have signed it; whether anybody trusted did is `vouching`'s answer.
 
-    envelope: Envelope
+    `envelope` is the seal's own signature where a key alone made it. `bundles` are the seal and its co-signatures as a
+    policy judges them, empty for every other anchor; `cosignatures` are the latter's files.
+    """
+
     statement: SealStatement
+    envelope: Envelope | None
+    bundles: tuple[SignedBundle, ...]
+    cosignatures: tuple[str, ...]
 
 
-def read_seal(raw: bytes | None) -> tuple[Seal | None, tuple[Finding, ...]]:
-    """The seal in a bundle's bytes, or why there is none."""
-    if raw is None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealFiles:
+    """The bytes of the seal, None where there is none, and of its co-signatures by their place in a run directory."""
+
+    seal: bytes | None
+    cosignatures: Mapping[str, bytes]
+
+
+def read_seal(files: SealFiles, anchor: Anchor) -> tuple[Seal | None, tuple[Finding, ...]]:
+    """The seal and what is wrong with it or its co-signatures; None where there is no statement to speak of.
+
+    For a key the bundle is read in its plainest form, since anything more in it is nothing that a key can judge.
+    """
+    if files.seal is None:
         return None, (found("seal.missing", file=layout.SEAL),)
     try:
-        envelope = parse_bundle(raw, file=layout.SEAL)
-        return Seal(envelope=envelope, statement=parse_statement(envelope.payload, file=layout.SEAL)), ()
+        envelope, bundle = _first(files.seal, anchor)
+        payload = _payload(envelope or bundle)
+        statement = parse_statement(payload, file=layout.SEAL)
     except FindingError as fault:
         return None, (fault.finding,)
+    faults: list[Finding] = []
+    material = "certificate" if envelope is None and bundle is not None and bundle.material == "certificate" else "key"
+    if (statement.signer == "certificate") != (material == "certificate"):
+        where = "/predicate/signer"
+        expected, actual = f"signed with a {material}", statement.signer
+        faults.append(found("seal.binding-mismatch", file=layout.SEAL, pointer=where, expected=expected, actual=actual))
+    bundles = [] if bundle is None else [bundle]
+    for path, raw in files.cosignatures.items():
+        try:
+            other = read_bundle(raw, file=path)
+            if _payload(other) != payload:
+                expected = f"the payload of {layout.SEAL}"
+                raise FindingError(found("seal.cosignature-differs", file=path, expected=expected))
+        except FindingError as fault:
+            faults.append(fault.finding)
+        else:
+            bundles.append(other)
+    seal = Seal(
+        statement=statement,
+        envelope=envelope,
+        bundles=tuple(bundles) if isinstance(anchor, PolicyAnchor) else (),
+        cosignatures=tuple(files.cosignatures),
+    )
+    return seal, tuple(faults)
 
 
-def check_anchor(seal: Seal, anchor: Anchor) -> Check:
-    """Whether what the auditor brought vouches for this seal."""
-    count = len(seal.statement.subjects)
-    match anchor:
-        case KeyAnchor():
-            yield from check_signature(seal.envelope, anchor)
-            return f"{short(key_id(anchor.key))} over seal/v1, {count} subjects"
-        case DigestAnchor():
-            if seal.statement.sha256 != anchor.sha256:
-                yield found(
-                    "trust.digest-mismatch", file=layout.SEAL, expected=anchor.sha256, actual=seal.statement.sha256
-                )
-            return f"payload {short(anchor.sha256)}, {count} subjects"
-        case NoAnchor():
-            yield found("trust.no-anchor")
-            return "none"
-        case ConsistencyOnly():
-            return f"not asked for; {count} subjects"
+def read_beside(seal: bytes | None, folder: Path) -> tuple[SealFiles, tuple[Finding, ...]]:
+    """`seal` with the co-signatures that lie in `folder`, each opened once and without following a link."""
+    raw: dict[str, bytes] = {}
+    faults: list[Finding] = []
+    for path in layout.COSIGNATURES:
+        try:
+            raw[path] = read_once(folder / Path(path).name, name=path, limit=BUNDLE_LIMIT)
+        except FindingError as fault:
+            if fault.finding.id != "file.missing":
+                faults.append(fault.finding)
+    return SealFiles(seal=seal, cosignatures=raw), tuple(faults)
 
 
-def check_signature(envelope: Envelope, anchor: KeyAnchor) -> Iterator[Finding]:
-    """The one signature against the auditor's key; the hint is only used to say which of two things went wrong."""
-    mine = key_id(anchor.key)
-    if verify_bytes(envelope.signed_bytes, envelope.signature, anchor.key):
-        if envelope.hint != mine:
-            yield found("signature.hint-mismatch", file=layout.SEAL, expected=mine, actual=envelope.hint)
-    elif envelope.hint == mine:
-        yield found("signature.invalid", file=layout.SEAL, expected=f"a signature by key {mine}")
-    else:
-        yield found("signature.key-mismatch", file=layout.SEAL, expected=f"key {mine}", actual=f"key {envelope.hint}")
+def _first(raw: bytes, anchor: Anchor) -> tuple[Envelope | None, SignedBundle | None]:
+    """The seal's own bundle: as a policy judges it, as a key does, or as whoever only looks at its payload reads it."""
+    if isinstance(anchor, PolicyAnchor):
+        return None, read_bundle(raw, file=layout.SEAL)
+    if isinstance(anchor, KeyAnchor) or is_plain(raw, file=layout.SEAL):
+        return parse_bundle(raw, file=layout.SEAL), None
+    return None, read_bundle(raw, file=layout.SEAL)
+
+
+def _payload(bundle: Envelope | SignedBundle | None) -> bytes:
+    content = bundle.content if isinstance(bundle, SignedBundle) else bundle
+    file = bundle.file if isinstance(bundle, SignedBundle) else layout.SEAL
+    if content is None or isinstance(content, MessageSignature) or content.payload_type != PAYLOAD_TYPE:
+        raise FindingError(found("seal.bundle-invalid", file=file, pointer="/dsseEnvelope", expected=PAYLOAD_TYPE))
+    return content.payload
 
 
 def check_subjects(seal: Seal | None, snapshot: Snapshot) -> Check:
@@ -82,8 +135,9 @@ def check_subjects(seal: Seal | None, snapshot: Snapshot) -> Check:
     yield from snapshot.findings
     outside = [file.entry for file in snapshot.files if _sealed_by_path(file.path)]
     for file in snapshot.files:
-        if file.path.startswith(layout.ATTESTATIONS) and file.path != layout.SEAL:
-            yield found("tree.file-unlisted", file=file.path, expected=f"only {layout.SEAL} in attestations/")
+        if file.path.startswith(layout.ATTESTATIONS) and file.path not in (layout.SEAL, *layout.COSIGNATURES):
+            expected = f"only {layout.SEAL} and its co-signatures in attestations/"
+            yield found("tree.file-unlisted", file=file.path, expected=expected)
     for entry in outside:
         if entry.executable:
             yield found("tree.mode-changed", file=entry.path, expected="not executable", actual="executable")

@@ -1,23 +1,29 @@
-"""Makes the seal of a run directory: what `mint2m run` and `mint2m sign tree` write last.
+"""Makes the seal of a run directory: what `mint2m run` and `mint2m sign tree` write last; and further signatures of it.
 
 The rule: a signature is given only to a run that verifies. The signer reads and checks everything that an auditor
-will, apart from the seal that does not exist yet, and then signs the digests of exactly those bytes.
+will, apart from the seal that does not exist yet, and then signs the digests of exactly those bytes. A further signer
+signs the very payload of the first: two signatures over two statements would be two claims, not one that two made.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from mint2m_verify import layout
 from mint2m_verify.anchor import ConsistencyOnly, KeyAnchor, VerifyOptions
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.documents import Plan, TrainingReceipt
-from mint2m_verify.files import write_atomic
+from mint2m_verify.files import read_once, write_atomic
 from mint2m_verify.finding import FindingError, Report, found
 from mint2m_verify.run import verify_run
-from mint2m_verify.signing import PrivateKey, load_private_key, public_key_pem
-from mint2m_verify.statement import SealStatement, SignerClass, Subject, seal_statement, sign
+from mint2m_verify.signers.signer import Signer
+from mint2m_verify.signing import public_key_pem
+from mint2m_verify.statement import BUNDLE_LIMIT, SealStatement, SignerClass, Subject, parse_statement, seal_statement
 from mint2m_verify.walk import Progress, read_tree
+
+#: The numbers of further signatures; the first is the seal itself.
+COSIGNATURES = range(2, 10)
 
 
 def statement_of(root: Path, *, signer: SignerClass, progress: Progress | None = None) -> SealStatement:
@@ -46,44 +52,108 @@ def statement_of(root: Path, *, signer: SignerClass, progress: Progress | None =
     )
 
 
-def seal_run(root: Path, key: PrivateKey, *, signer: SignerClass, progress: Progress | None = None) -> SealStatement:
+def seal_run(root: Path, signer: Signer, *, progress: Progress | None = None) -> SealStatement:
     """Sign `root` and write its seal; the run must be consistent with itself, and without a seal.
 
     Raises:
-        FindingError: `file.exists` for a second seal, or what is wrong with the run; then nothing is written.
+        FindingError: `file.exists` for a second seal, `signer.*`, or what is wrong with the run; nothing is left then.
     """
     place = root / layout.SEAL
     if place.exists():
-        raise FindingError(found("file.exists", file=str(place)))
-    statement = statement_of(root, signer=signer, progress=progress)
+        raise FindingError(found("file.exists", file=str(place), hint="--cosign adds a signature to a seal"))
+    statement = statement_of(root, signer=signer.kind, progress=progress)
+    bundle = signer.sign_statement(statement.payload)
     place.parent.mkdir(exist_ok=True)
-    write_atomic(place, sign(statement, key))
-    report = verify_run(root, ConsistencyOnly(), VerifyOptions(progress=progress))
-    for fault in report.roots:
-        # The seal is taken back: nobody shall hold a signature over a run that its own signer refuses.
-        place.unlink()
-        raise FindingError(fault)
+    _write_and_check(root, place, bundle, progress=progress)
     return statement
 
 
-def seal_run_with_key(root: Path, key_path: Path) -> Report:
-    """`mint2m sign tree DIR --key F`: seal the run and verify it with the public half of the same key."""
-    key = load_private_key(key_path)
-    seal_run(root, key, signer="managed")
-    return verify_run(root, own_anchor(key, key_path), VerifyOptions())
+def cosign_run(root: Path, signer: Signer, *, progress: Progress | None = None) -> Path:
+    """Add `signer`'s signature to the seal of `root`, over the same payload; the file that holds it.
+
+    Raises:
+        FindingError: `seal.missing`, `file.exists` where all places are taken, `seal.*`, `signer.*`, or what is wrong
+            with the run; then nothing is written.
+    """
+    first = root / layout.SEAL
+    if not first.exists():
+        raise FindingError(found("seal.missing", file=layout.SEAL))
+    raw = read_once(first, name=layout.SEAL, limit=BUNDLE_LIMIT)
+    statement = parse_statement(_payload(raw), file=layout.SEAL)
+    for place in (root / path for path in layout.COSIGNATURES):
+        if not place.exists():
+            _write_and_check(root, place, signer.sign_statement(statement.payload), progress=progress)
+            return place
+    most = f"at most {len(layout.COSIGNATURES) + 1} signatures"
+    raise FindingError(found("file.exists", file=str(first.parent), expected=most))
 
 
-def own_anchor(key: PrivateKey, path: Path) -> KeyAnchor:
-    """The public half of a signer's own key as an anchor; `path` is where the signer keeps it."""
-    status = path.resolve().stat()
-    public = key.public_key()
+def sign_tree(
+    root: Path, signer: Signer, *, key_file: Path | None = None, output: Path | None = None, cosign: bool = False
+) -> Report:
+    """`mint2m sign tree DIR`: seal the run, or add to its seal; with `output`, sign the files of any directory.
+
+    What is asked for decides, never what lies there: a seal and a model signature are different claims.
+
+    Args:
+        key_file: where the signer's key lies, if it lies in a file.
+        output: where to write an OpenSSF model_signing signature.
+
+    Returns:
+        What an auditor who trusts this signer would be told.
+    """
+    if output is not None:
+        from mint2m_verify.model_signing import sign_and_verify
+
+        if cosign:
+            raise FindingError(found("usage.invalid", expected="--cosign or --output", actual="both"))
+        return sign_and_verify(root, signer, output, key_file=key_file)
+    if not any((root / path).exists() for path in layout.REQUIRED_FILES):
+        expected = "a run directory, or --output FILE for the files of any other"
+        raise FindingError(found("usage.invalid", expected=expected, actual=str(root)))
+    if cosign:
+        cosign_run(root, signer)
+        return verify_run(root, ConsistencyOnly(), VerifyOptions())
+    seal_run(root, signer)
+    return verify_run(root, own_anchor(signer, key_file), VerifyOptions())
+
+
+def own_anchor(signer: Signer, path: Path | None) -> KeyAnchor | ConsistencyOnly:
+    """What a signer can anchor its own seal with: its public key; a certificate vouches only under somebody's policy.
+
+    Args:
+        path: where the signer keeps the key; None where it is in no file.
+    """
+    if signer.public_key is None:
+        return ConsistencyOnly()
+    place = Path(os.devnull) if path is None else path  # never a file of the evidence
+    status = place.resolve().stat()
     return KeyAnchor(
-        path=path,
-        key=public,
-        file_sha256=sha256_hex(public_key_pem(public)),
+        path=place,
+        key=signer.public_key,
+        file_sha256=sha256_hex(public_key_pem(signer.public_key)),
         device=status.st_dev,
         inode=status.st_ino,
     )
+
+
+def _write_and_check(root: Path, place: Path, bundle: bytes, *, progress: Progress | None) -> None:
+    write_atomic(place, bundle)
+    report = verify_run(root, ConsistencyOnly(), VerifyOptions(progress=progress))
+    for fault in report.roots:
+        # The signature is taken back: nobody shall hold one over a run that its own signer refuses.
+        place.unlink()
+        raise FindingError(fault)
+
+
+def _payload(raw: bytes) -> bytes:
+    """What the first signature is over, not yet verified: the signer's own anchor does that, or the auditor's."""
+    from mint2m_verify.sigstore_bundle import Envelope, read_bundle
+
+    content = read_bundle(raw, file=layout.SEAL).content
+    if not isinstance(content, Envelope):
+        raise FindingError(found("seal.bundle-invalid", file=layout.SEAL, expected="a DSSE envelope"))
+    return content.payload
 
 
 def _present(raw: bytes | None, path: str) -> bytes:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
     Encoding,
+    KeySerializationEncryption,
     NoEncryption,
     PrivateFormat,
     PublicFormat,
@@ -29,6 +32,11 @@ from mint2m_verify.named_input import read_named
 
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
 PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+
+KeyKind: TypeAlias = Literal["p256", "ed25519"]
+
+#: Where the passphrase of an encrypted key comes from: called only if the key is encrypted, None if there is none.
+Passphrase: TypeAlias = Callable[[], bytes | None]
 
 #: A PEM key is a few hundred bytes; anything much longer is another kind of file.
 KEY_LIMIT = 64 << 10
@@ -71,22 +79,30 @@ def load_public_key(path: Path) -> PublicKey:
     return parse_public_key(read_named(path, limit=KEY_LIMIT), file=str(path))
 
 
-def load_private_key(path: Path) -> PrivateKey:
-    """The private key in the PEM file `path`, without a passphrase.
+def load_private_key(path: Path, passphrase: Passphrase | None = None) -> PrivateKey:
+    """The private key in the PEM file `path`; `passphrase` is asked only where the key is encrypted.
 
     Raises:
-        FindingError: `input.missing`, `file.*`, `key.malformed`, `key.encrypted` or `key.unsupported`.
+        FindingError: `input.missing`, `file.*`, `key.malformed`, `key.unsupported`, `key.passphrase-wrong`, or
+            `key.encrypted` for an encrypted key without a passphrase.
     """
     raw = read_named(path, limit=KEY_LIMIT)
     shown = str(path)
+    secret: bytes | None = None
+    if _is_encrypted(raw):
+        secret = None if passphrase is None else passphrase()
+        if secret is None:
+            raise FindingError(found("key.encrypted", file=shown))
     try:
-        key = load_pem_private_key(raw, password=None)
-    except TypeError as fault:  # what the library raises for an encrypted key without a passphrase
-        raise FindingError(found("key.encrypted", file=shown)) from fault
+        key = load_pem_private_key(raw, password=secret)
+    except (TypeError, UnicodeEncodeError) as fault:  # a passphrase too many or too few; an undecodable header
+        raise FindingError(found("key.malformed", file=shown, expected=_ACCEPTED)) from fault
     except UnsupportedAlgorithm as fault:
         raise FindingError(found("key.unsupported", file=shown, expected=_ACCEPTED, actual=str(fault))) from fault
     except ValueError as fault:
-        raise FindingError(found("key.malformed", file=shown, expected=_ACCEPTED)) from fault
+        # The library says "incorrect password" in words only; a damaged encrypted key looks the same to anyone.
+        id = "key.malformed" if secret is None else "key.passphrase-wrong"
+        raise FindingError(found(id, file=shown, expected=_ACCEPTED if secret is None else None)) from fault
     if isinstance(key, ed25519.Ed25519PrivateKey):
         return key
     if isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1):
@@ -94,31 +110,42 @@ def load_private_key(path: Path) -> PrivateKey:
     raise FindingError(found("key.unsupported", file=shown, expected=_ACCEPTED, actual=_kind(key)))
 
 
-def describe(path: Path) -> tuple[str, str, str]:
+def describe(path: Path, passphrase: Passphrase | None = None) -> tuple[str, str, str]:
     """Which half the PEM file `path` holds, of what kind, and the key's id."""
     half = "private" if b"PRIVATE KEY" in read_named(path, limit=KEY_LIMIT) else "public"
-    key = load_private_key(path).public_key() if half == "private" else load_public_key(path)
-    kind = "Ed25519" if isinstance(key, ed25519.Ed25519PublicKey) else "P-256"
-    return half, kind, key_id(key)
+    key = load_private_key(path, passphrase).public_key() if half == "private" else load_public_key(path)
+    return half, kind_words(key), key_id(key)
 
 
-def new_private_key() -> PrivateKey:
-    """A fresh P-256 key: the common denominator of every verifier of these formats."""
-    return ec.generate_private_key(ec.SECP256R1())
+def kind_words(key: PublicKey) -> str:
+    """The kind of a key, for people."""
+    return "Ed25519" if isinstance(key, ed25519.Ed25519PublicKey) else "P-256"
 
 
-def new_key_pair(name: str) -> tuple[Path, Path]:
-    """Write `NAME.key` (mode 0600) and `NAME.pub`; neither may exist.
+def new_private_key(kind: KeyKind = "p256") -> PrivateKey:
+    """A fresh key; P-256 is the common denominator of every verifier of these formats."""
+    return ed25519.Ed25519PrivateKey.generate() if kind == "ed25519" else ec.generate_private_key(ec.SECP256R1())
+
+
+def private_key_pem(key: PrivateKey, passphrase: bytes | None = None) -> bytes:
+    """PKCS #8 of `key`, PEM; encrypted where there is a passphrase."""
+    protection: KeySerializationEncryption = (
+        NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase)
+    )
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
+
+
+def new_key_pair(name: str, kind: KeyKind = "p256", passphrase: bytes | None = None) -> tuple[Path, Path]:
+    """Write `NAME.key` (mode 0600, encrypted where there is a passphrase) and `NAME.pub`; neither may exist.
 
     Raises:
         FindingError: `file.exists` or `file.unwritable`; a half-made pair is removed again.
     """
     private_path, public_path = Path(f"{name}.key"), Path(f"{name}.pub")
-    key = new_private_key()
-    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    _create(private_path, secret, mode=0o600)
+    key = new_private_key(kind)
+    create_file(private_path, private_key_pem(key, passphrase), mode=0o600)
     try:
-        _create(public_path, public_key_pem(key.public_key()), mode=0o644)
+        create_file(public_path, public_key_pem(key.public_key()), mode=0o644)
     except FindingError:
         private_path.unlink()
         raise
@@ -144,7 +171,8 @@ def verify_bytes(message: bytes, signature: bytes, key: PublicKey) -> bool:
     return True
 
 
-def _create(path: Path, raw: bytes, *, mode: int) -> None:
+def create_file(path: Path, raw: bytes, *, mode: int = 0o644) -> None:
+    """Write a new file whole; raises `FindingError` (`file.exists`, `file.unwritable`), and leaves nothing then."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     except FileExistsError as fault:
@@ -159,6 +187,11 @@ def _create(path: Path, raw: bytes, *, mode: int) -> None:
     except OSError as fault:
         path.unlink(missing_ok=True)
         raise FindingError(found("file.unwritable", file=str(path), actual=fault.strerror)) from fault
+
+
+def _is_encrypted(raw: bytes) -> bool:
+    """PKCS #8 says so in its label; the older form in a header (RFC 1421)."""
+    return b"BEGIN ENCRYPTED PRIVATE KEY" in raw or b"Proc-Type: 4,ENCRYPTED" in raw
 
 
 def _kind(key: object) -> str:

@@ -19,7 +19,6 @@ from typing import Literal, NoReturn
 
 from mint2m_verify.canonical import JsonValue, Limits, canonical, parse, sha256_hex
 from mint2m_verify.finding import FindingError, found
-from mint2m_verify.signing import PrivateKey, key_id, sign_bytes
 
 BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
@@ -30,9 +29,10 @@ SEAL_TYPE = "urn:mint2m:predicate:seal:v1"
 BUNDLE_LIMIT = 32 << 20
 _BUNDLE_LIMITS = Limits(size_bytes=BUNDLE_LIMIT, depth=12, members=1_000_000)
 
-SignerClass = Literal["managed", "ephemeral"]
+#: How the first signature of a seal was made: with a key that is kept, with one made for the run, or by a certificate.
+SignerClass = Literal["managed", "ephemeral", "certificate"]
 
-_SIGNERS: Mapping[str, SignerClass] = {"managed": "managed", "ephemeral": "ephemeral"}
+_SIGNERS: Mapping[str, SignerClass] = {"managed": "managed", "ephemeral": "ephemeral", "certificate": "certificate"}
 _HEX = re.compile(r"[0-9a-f]{64}")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ZERO = "0" * 64
@@ -118,28 +118,6 @@ def seal_statement(
     return parse_statement(canonical(document), file="the statement to sign")
 
 
-def sign(statement: SealStatement, key: PrivateKey) -> bytes:
-    """The bundle: `statement` signed by `key`, in RFC 8785 form."""
-    return sign_payload(statement.payload, key)
-
-
-def sign_payload(payload: bytes, key: PrivateKey) -> bytes:
-    """The bundle of a DSSE envelope over an in-toto payload, signed by `key`, in RFC 8785 form."""
-    hint = key_id(key.public_key())
-    envelope = Envelope(payload=payload, payload_type=PAYLOAD_TYPE, signature=b"", hint=hint)
-    return canonical(
-        {
-            "mediaType": BUNDLE_TYPE,
-            "verificationMaterial": {"publicKey": {"hint": _encode(bytes.fromhex(hint))}, "tlogEntries": []},
-            "dsseEnvelope": {
-                "payload": _encode(payload),
-                "payloadType": PAYLOAD_TYPE,
-                "signatures": [{"keyid": "", "sig": _encode(sign_bytes(envelope.signed_bytes, key))}],
-            },
-        }
-    )
-
-
 def parse_bundle(raw: bytes, *, file: str) -> Envelope:
     """The one signature of a key-signed bundle, and the payload it claims.
 
@@ -177,6 +155,19 @@ def parse_bundle(raw: bytes, *, file: str) -> Envelope:
         signature=reader.base64(signature["sig"], f"{where}/signatures/0/sig"),
         hint=hint.hex(),
     )
+
+
+def is_plain(raw: bytes, *, file: str) -> bool:
+    """Whether a bundle claims to be signed by a key and carries nothing that only a trusted root can judge.
+
+    Raises:
+        FindingError: `json.*`.
+    """
+    value = parse(raw, file=file, limits=_BUNDLE_LIMITS)
+    material = value.get("verificationMaterial") if isinstance(value, dict) else None
+    if not isinstance(material, dict):
+        return True  # it is no bundle at all, and the stricter reader says so
+    return "publicKey" in material and not material.get("tlogEntries") and "timestampVerificationData" not in material
 
 
 def parse_statement(payload: bytes, *, file: str) -> SealStatement:
@@ -237,7 +228,7 @@ def path_fault(path: str) -> str | None:
 
 def read_signer(value: JsonValue, reader: StatementReader) -> SignerClass:
     if not isinstance(value, str) or value not in _SIGNERS:
-        reader.refuse("/predicate/signer", expected="managed or ephemeral", actual=repr(value))
+        reader.refuse("/predicate/signer", expected=" or ".join(_SIGNERS), actual=repr(value))
     return _SIGNERS[value]
 
 

@@ -19,7 +19,7 @@ from mint2m_verify.anchor import (
     NoAnchor,
     VerifyOptions,
     check_expectations,
-    check_key_below,
+    check_outside_of,
 )
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.documents import FileRef, TrainingReceipt
@@ -28,11 +28,13 @@ from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, NamedDigest, Report, Standing, found
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.named_input import read_named, resolve_named
+from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.receipt_check import PLACES, check_files, check_self
 from mint2m_verify.run_documents import read_value
-from mint2m_verify.seal import Seal, check_anchor, read_seal, short
+from mint2m_verify.seal import Seal, read_beside, read_seal, short
 from mint2m_verify.statement import BUNDLE_LIMIT
 from mint2m_verify.verdict import About, finish
+from mint2m_verify.vouching import Vouched, judge_policy, vouch
 
 
 def verify_receipt(
@@ -52,8 +54,11 @@ def verify_receipt(
     if value is None:
         log.unreadable(path.name, faults)
     seal = _seal(path, seal_path, anchor, log)
+    vouched = vouch(seal, anchor)
     digest = sha256_hex(raw)
-    log.judge("a receipt that you can trust", _standing(anchor), _origin(path, base, digest, anchor, seal))
+    origin = _origin(path, base, digest, anchor, seal, vouched)
+    log.judge("a receipt that you can trust", _standing(anchor), origin)
+    judge_policy(log, anchor, seal, vouched, deployment=None, whole=False)
     notes = ["that its numbers are those of a run: this is the receipt alone (mint2m verify run DIR)"]
     if value is None:
         log.not_reached("receipt contradicts itself nowhere", (path.name,))
@@ -62,30 +67,32 @@ def verify_receipt(
         log.judge("receipt contradicts itself nowhere", Standing.DERIVED, check_self(receipt))
         notes += _files(log, receipt, base)
         _expected(log, receipt, options, seal)
-    if isinstance(anchor, KeyAnchor):
-        notes.append("whether the key was revoked after it was given to you")
     about = About(
         subject=str(path),
         command="verify receipt",
         not_checked=tuple(notes),
         digests=(NamedDigest(name="receipt", sha256=digest),),
     )
-    return finish(about, log, anchor, options, seal)
+    return finish(about, log, anchor, options, seal, vouched)
 
 
 def _seal(path: Path, seal_path: Path | None, anchor: Anchor, log: Findings) -> Seal | None:
-    """The seal that was named, or the one of the run directory that the receipt lies in; only a key needs one."""
-    if not isinstance(anchor, KeyAnchor):
+    """The seal that was named, or the one of the run directory that the receipt lies in; only some anchors need one."""
+    if not isinstance(anchor, KeyAnchor | PolicyAnchor):
         return None
     if seal_path is not None:
-        seal, faults = read_seal(read_named(seal_path, limit=BUNDLE_LIMIT))
-        log.add(faults)
-        return seal
-    try:
-        seal, faults = read_seal(read_once(path.parent / layout.SEAL, name=layout.SEAL, limit=BUNDLE_LIMIT))
-    except FindingError as fault:
-        log.unreadable(layout.SEAL, (fault.finding,))
-        return None
+        raw = read_named(seal_path, limit=BUNDLE_LIMIT)
+        folder = seal_path.resolve().parent
+    else:
+        folder = path.parent / layout.ATTESTATIONS
+        try:
+            raw = read_once(path.parent / layout.SEAL, name=layout.SEAL, limit=BUNDLE_LIMIT)
+        except FindingError as fault:
+            log.unreadable(layout.SEAL, (fault.finding,))
+            return None
+    files, faults = read_beside(raw, folder)
+    log.add(faults)
+    seal, faults = read_seal(files, anchor)
     log.add(faults)
     return seal
 
@@ -94,23 +101,23 @@ def _standing(anchor: Anchor) -> Standing:
     return Standing.UNVERIFIABLE if isinstance(anchor, ConsistencyOnly) else Standing.CHECKED
 
 
-def _origin(path: Path, base: Path | None, digest: str, anchor: Anchor, seal: Seal | None) -> Check:
+def _origin(path: Path, base: Path | None, digest: str, anchor: Anchor, seal: Seal | None, vouched: Vouched) -> Check:
     match anchor:
         case DigestAnchor():
             if digest != anchor.sha256:
                 yield found("trust.digest-mismatch", file=path.name, expected=anchor.sha256, actual=digest)
             return f"digest {short(digest)}"
-        case KeyAnchor():
+        case KeyAnchor() | PolicyAnchor():
             if base is not None:
-                yield from check_key_below(anchor, base)
+                yield from check_outside_of(anchor, base)
             if seal is None:
                 yield found("trust.no-seal", file=path.name)
                 return "no seal"
-            words = yield from check_anchor(seal, anchor)
+            yield from vouched.findings
             sealed = {subject.name: subject.sha256 for subject in seal.statement.subjects}
             if sealed.get(layout.RECEIPT) != digest:
                 yield found("seal.not-a-subject", file=path.name, actual=digest)
-            return words
+            return vouched.words
         case NoAnchor():
             yield found("trust.no-anchor")
             return "none"

@@ -1,7 +1,8 @@
 """`mint2m verify checkpoint DIR` and `verify manifest F --root DIR`: one tree against its manifest.
 
 The rule: a manifest that came with the tree proves only that the two agree. It counts once something of the auditor's
-names it: the root digest, the digest of the manifest file, or a key under whose seal the manifest file is a subject.
+names it: the root digest, the digest of the manifest file, or a key or policy that vouches for a seal over the
+manifest.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mint2m_verify.anchor import (
     KeyAnchor,
     NoAnchor,
     VerifyOptions,
-    check_key_outside,
+    check_outside,
 )
 from mint2m_verify.canonical import JsonValue, parse, sha256_hex
 from mint2m_verify.documents import CheckpointManifest, FileManifest, ModelManifest
@@ -26,11 +27,13 @@ from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, NamedDigest, Report, Standing, found
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.named_input import resolve_named
+from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.run_documents import read_value
-from mint2m_verify.seal import Seal, check_anchor, megabytes, read_seal, short
+from mint2m_verify.seal import Seal, megabytes, read_beside, read_seal, short
 from mint2m_verify.statement import BUNDLE_LIMIT
 from mint2m_verify.tree import check_manifest, compare
 from mint2m_verify.verdict import About, finish
+from mint2m_verify.vouching import Vouched, judge_policy, vouch
 from mint2m_verify.walk import Snapshot, read_tree
 
 _KINDS: tuple[type[FileManifest], ...] = (FileManifest, ModelManifest, CheckpointManifest)
@@ -99,7 +102,10 @@ def _verify(
     manifest = _read_manifest(question.manifest, kinds, log)
     snapshot = read_tree(question.root, keep=lambda _: 0, progress=options.progress)
     seal = _read_seal(question, anchor, log)
-    log.judge("a manifest that you can trust", _standing(anchor), _origin(question, manifest, snapshot, anchor, seal))
+    vouched = vouch(seal, anchor)
+    origin = _origin(question, manifest, snapshot, anchor, seal, vouched)
+    log.judge("a manifest that you can trust", _standing(anchor), origin)
+    judge_policy(log, anchor, seal, vouched, deployment=None, whole=False)
     required = "every file as the manifest says"
     if manifest is not None:
         log.judge(required, Standing.CHECKED, _compare(manifest, snapshot))
@@ -117,7 +123,7 @@ def _verify(
             NamedDigest(name="root", sha256=manifest.document.root_sha256),
         ),
     )
-    return finish(about, log, anchor, options, seal)
+    return finish(about, log, anchor, options, seal, vouched)
 
 
 def _read_manifest(path: Path, kinds: tuple[type[FileManifest], ...], log: Findings) -> _Manifest | None:
@@ -141,14 +147,16 @@ def _kind(value: JsonValue, kinds: tuple[type[FileManifest], ...]) -> type[FileM
 
 
 def _read_seal(question: TreeQuestion, anchor: Anchor, log: Findings) -> Seal | None:
-    if not isinstance(anchor, KeyAnchor) or question.seal is None:
+    if not isinstance(anchor, KeyAnchor | PolicyAnchor) or question.seal is None:
         return None
     try:
         raw = read_once(question.seal, name=layout.SEAL, limit=BUNDLE_LIMIT)
     except FindingError as fault:
         log.unreadable(layout.SEAL, (fault.finding,))
         return None
-    seal, faults = read_seal(raw)
+    files, faults = read_beside(raw, question.seal.parent)
+    log.add(faults)
+    seal, faults = read_seal(files, anchor)
     log.add(faults)
     return seal
 
@@ -158,7 +166,12 @@ def _standing(anchor: Anchor) -> Standing:
 
 
 def _origin(
-    question: TreeQuestion, manifest: _Manifest | None, snapshot: Snapshot, anchor: Anchor, seal: Seal | None
+    question: TreeQuestion,
+    manifest: _Manifest | None,
+    snapshot: Snapshot,
+    anchor: Anchor,
+    seal: Seal | None,
+    vouched: Vouched,
 ) -> Check:
     match anchor:
         case DigestAnchor():
@@ -173,14 +186,14 @@ def _origin(
                     else f"root {manifest.document.root_sha256}, file {manifest.sha256}",
                 )
             return f"digest {short(anchor.sha256)} names it"
-        case KeyAnchor():
-            yield from check_key_outside(anchor, question.evidence, snapshot.files)
+        case KeyAnchor() | PolicyAnchor():
+            yield from check_outside(anchor, question.evidence, snapshot.files)
             if seal is None:
                 yield found("trust.no-seal", file=question.manifest.name)
                 return "no seal"
-            words = yield from check_anchor(seal, anchor)
+            yield from vouched.findings
             yield from _subject(seal, manifest, question.manifest.name)
-            return words
+            return vouched.words
         case NoAnchor():
             yield found("trust.no-anchor")
             return "none"
@@ -207,7 +220,6 @@ def _compare(manifest: _Manifest, snapshot: Snapshot) -> Check:
 
 def _not_checked(anchor: Anchor) -> tuple[str, ...]:
     notes = ["how the files came about: only that they are the files of the manifest"]
-    if isinstance(anchor, KeyAnchor):
+    if isinstance(anchor, KeyAnchor | PolicyAnchor):
         notes.append("the other files that the seal covers (mint2m verify run DIR)")
-        notes.append("whether the key was revoked after it was given to you")
     return tuple(notes)

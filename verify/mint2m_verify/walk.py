@@ -220,7 +220,7 @@ def _read_file(descriptor: int, path: str, *, limit: int, meter: _Meter | None, 
         if meter is not None:
             meter.add(size)
     else:
-        size, whole, chunks = _hash_stream(descriptor, large=before.st_size > CHUNK_BYTES, meter=meter, stopped=stopped)
+        size, whole, chunks = _hash_stream(descriptor, expected=before.st_size, meter=meter, stopped=stopped)
     after = os.fstat(descriptor)
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns) or size != before.st_size:
         return found("tree.changed-while-read", file=path)
@@ -230,12 +230,14 @@ def _read_file(descriptor: int, path: str, *, limit: int, meter: _Meter | None, 
 
 
 def _hash_stream(
-    descriptor: int, *, large: bool, meter: _Meter | None, stopped: Event
+    descriptor: int, *, expected: int, meter: _Meter | None, stopped: Event
 ) -> tuple[int, str, tuple[str, ...]]:
     """Size, SHA-256 and chunk digests of an open file, in bounded memory.
 
-    A file of one chunk is hashed once. A larger one is hashed whole and by chunk, the two on two threads.
+    A file of one chunk is hashed once. A larger one is hashed whole and by chunk, the two on two threads. One that is
+    longer than `expected` is not read to its end: whoever appends as fast as we read would keep us for ever.
     """
+    large = expected > CHUNK_BYTES
     whole, piece, size = hashlib.sha256(), hashlib.sha256(), 0
     chunks: list[str] = []
     buffers = (bytearray(_BLOCK_BYTES), bytearray(_BLOCK_BYTES))  # one is hashed while the other is filled
@@ -261,6 +263,8 @@ def _hash_stream(
             turn = 1 - turn
             if meter is not None:
                 meter.add(count)
+            if size > expected:
+                break
         if busy is not None:
             busy.result()
     digest = whole.hexdigest()

@@ -24,10 +24,11 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from maker.forge import BASES, KEYS, NONCE
 from mint2m_trainer import deployments
 from mint2m_trainer.contract.fixture import GENERATED, RolloutScores, Target, Task, build_fixture
-from mint2m_trainer.run import RunRequest, run
+from mint2m_trainer.run import ChosenSigner, RunRequest, run
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.documents.inputs import Deployment, ModelSource, PinnedFile, RunProfile, Signer, Timeouts
 from mint2m_verify.finding import Verdict
+from mint2m_verify.signers.choose import key_file_signer
 from mint2m_verify.tree import hash_tree, manifest, root_digest
 
 RUN_ID = "vectors"
@@ -81,6 +82,11 @@ def make_keys() -> None:
         (KEYS / f"{name}.pub").write_bytes(public)
 
 
+def _key(name: str) -> ChosenSigner:
+    source = KEYS / f"{name}.key"
+    return ChosenSigner(signer=key_file_signer(source), source=source)
+
+
 def make_bases() -> None:
     """Run the trainer three times; about two minutes."""
     make_keys()
@@ -90,9 +96,11 @@ def make_bases() -> None:
         for name in ("run", "run-again"):
             profile = work / "profile.json"
             profile.write_bytes(_two_ranks().encode())
-            _run(RunRequest(deployment=PACKAGED.name, profile=profile, output=work / name, key=KEYS / "release.key"))
+            request = RunRequest(deployment=PACKAGED.name, profile=profile, output=work / name, signer=_key("release"))
+            _run(request)
         one = _operator(work / "site", work / "run")
-        _run(RunRequest(deployment=str(one), output=work / "run-one-rank", key=KEYS / "release-p256.key"))
+        request = RunRequest(deployment=str(one), output=work / "run-one-rank", signer=_key("release-p256"))
+        _run(request)
         shutil.rmtree(BASES, ignore_errors=True)
         shutil.copytree(work / "run", BASES / "run")
         shutil.copytree(work / "run-one-rank", BASES / "run-one-rank")

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from maker.bases import MODEL, make_keys
 from maker.forge import BASES, KEYS, NONCE
+from mint2m_trainer.run import ChosenSigner
 from mint2m_trainer.stages.planner import PackagedSet, plan_set
 from mint2m_trainer.stages.run import StageRequest, run_all
 from mint2m_verify.finding import Verdict
-from mint2m_verify.signing import load_private_key
+from mint2m_verify.signers.choose import key_file_signer
 
 RUN_ID = "6f2d3c52-5e2b-4a5e-9a53-0d7a5a1f0c11"
 
@@ -34,13 +35,13 @@ def make_chain() -> None:
     make_keys()
     with tempfile.TemporaryDirectory(prefix="mint2m-vectors-") as folder:
         work = Path(folder)
-        plan_set(SET, work / "plan", load_private_key(KEYS / "planner.key"), nonce=NONCE)
+        plan_set(SET, work / "plan", key_file_signer(KEYS / "planner.key"), nonce=NONCE)
         report = run_all(
             StageRequest(
                 validation_plan=work / "plan/validation-plan.json",
                 run_id=RUN_ID,
                 evidence=work / "evidence",
-                key=KEYS / "release.key",
+                signer=ChosenSigner(signer=key_file_signer(KEYS / "release.key"), source=KEYS / "release.key"),
                 plan_key=KEYS / "planner.pub",
             )
         )

@@ -72,7 +72,7 @@ def lay_out(case: Case) -> dict[str, bytes]:
     case.change(run)
     removed = sorted(before.keys() - run.files.keys())
     changed = {path: raw for path, raw in run.files.items() if before.get(path) != raw}
-    if not changed and not removed and not run.steps and case.command == VERIFY_RUN and case.exit:
+    if not changed and not removed and not run.steps and not run.outside and case.command == VERIFY_RUN and case.exit:
         raise SystemExit(f"{case.name}: nothing was changed")
     document: dict[str, Any] = {
         "why": case.why,
@@ -87,6 +87,7 @@ def lay_out(case: Case) -> dict[str, bytes]:
         document["remove"] = removed
     document |= run.steps
     laid = {"case.json": (json.dumps(document, indent=2, ensure_ascii=True) + "\n").encode()}
+    laid |= {f"outside/{path}": raw for path, raw in run.outside.items()}
     changes: dict[str, list[Piece]] = {}
     for path, raw in changed.items():
         small = pieces(before[path], raw) if path in before else None

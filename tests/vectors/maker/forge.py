@@ -112,6 +112,7 @@ class Run:
     base: str
     files: dict[str, bytes]
     steps: dict[str, Any] = field(default_factory=dict)
+    outside: dict[str, bytes] = field(default_factory=dict)  # what the auditor brings, beside the run
 
     @classmethod
     def of(cls, base: str) -> Run:

@@ -30,9 +30,8 @@ from mint2m_verify.files import read_once, write_atomic
 from mint2m_verify.finding import FindingError, found
 from mint2m_verify.input_checks import MODEL_TREE
 from mint2m_verify.model_numbers import read_numbers
-from mint2m_verify.signing import PrivateKey
+from mint2m_verify.signers.signer import Signer as StatementSigner
 from mint2m_verify.source import checkout_sha256, observed_sha256
-from mint2m_verify.statement import sign_payload
 from mint2m_verify.tree import hash_tree, manifest, root_digest
 
 #: Old log-probs of somewhere else, spread around those of an untrained model of byte tokens (about -5.5), so that some
@@ -108,7 +107,7 @@ class Planned:
     sha256: str
 
 
-def plan_packaged(name: str, output: Path, key: PrivateKey, *, nonce: str) -> Planned:
+def plan_packaged(name: str, output: Path, signer: StatementSigner, *, nonce: str) -> Planned:
     """Make inputs, plan and signature of a packaged set in the new directory `output`.
 
     Raises:
@@ -118,10 +117,10 @@ def plan_packaged(name: str, output: Path, key: PrivateKey, *, nonce: str) -> Pl
     if item is None:
         known = f"one of: {', '.join(PACKAGED_SETS)}"
         raise FindingError(found("run.deployment-unknown", expected=known, actual=name))
-    return plan_set(item, output, key, nonce=nonce)
+    return plan_set(item, output, signer, nonce=nonce)
 
 
-def plan_set(item: PackagedSet, output: Path, key: PrivateKey, *, nonce: str) -> Planned:
+def plan_set(item: PackagedSet, output: Path, signer: StatementSigner, *, nonce: str) -> Planned:
     """`plan_packaged` of a set that need not be among the packaged ones."""
     if output.is_symlink() or (output.exists() and (not output.is_dir() or any(output.iterdir()))):
         raise FindingError(found("output.not-empty", file=str(output)))
@@ -191,7 +190,7 @@ def plan_set(item: PackagedSet, output: Path, key: PrivateKey, *, nonce: str) ->
         raise FindingError(fault)
     raw = plan.encode()
     write_atomic(output / places.PLAN, raw)
-    write_atomic(output / PLAN_SEAL, sign_payload(plan_payload(plan, raw), key))
+    write_atomic(output / PLAN_SEAL, signer.sign_statement(plan_payload(plan, raw)))
     return Planned(directory=output, plan=plan, sha256=sha256_hex(raw))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from mint2m_trainer.cluster.interrupt import terminated_like_interrupted
 from mint2m_trainer.cluster.journal import utc_now
 from mint2m_trainer.cluster.progress import Silent, Watcher
+from mint2m_trainer.run import ChosenSigner
 from mint2m_trainer.stages import doctor_stage, kernel_stage, labels, scale_stage
 from mint2m_trainer.stages.observing import look
 from mint2m_trainer.stages.ray_stage import RankWork, environment_settings, run_ranks
@@ -31,7 +32,6 @@ from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, Report, Requirement, Standing, found
 from mint2m_verify.seal import short
 from mint2m_verify.sealing import own_anchor
-from mint2m_verify.signing import load_private_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class StageRequest:
     validation_plan: Path
     run_id: str
     evidence: Path
-    key: Path
+    signer: ChosenSigner
     plan_key: Path | None = None
 
 
@@ -71,14 +71,14 @@ def run_all(request: StageRequest, watcher: Watcher | None = None) -> Report:
             if report.findings:
                 return report
     return report or verify_chain(
-        request.evidence, own_anchor(signing.key, signing.path), ChainOptions(plan_anchor=signing.plan_anchor)
+        request.evidence, own_anchor(signing.signer, signing.path), ChainOptions(plan_anchor=signing.plan_anchor)
     )
 
 
 def _signing(request: StageRequest) -> Signing:
     return Signing(
-        key=load_private_key(request.key),
-        path=request.key,
+        signer=request.signer.signer,
+        path=request.signer.source,
         plan_anchor=None if request.plan_key is None else read_key(request.plan_key),
     )
 
@@ -123,7 +123,7 @@ def _run(stage: StageName, request: StageRequest, inputs: Inputs, signing: Signi
     watcher.stage("seal", f"{evidence / PLACES[stage].seal}  payload {short(digest)}")
     report = verify_chain(
         evidence,
-        own_anchor(signing.key, signing.path),
+        own_anchor(signing.signer, signing.path),
         ChainOptions(through=stage, plan_anchor=signing.plan_anchor),
     )
     if report.findings:

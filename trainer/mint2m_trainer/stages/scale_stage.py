@@ -48,7 +48,7 @@ def work(setting: Setting, watcher: Watcher) -> Done:
         raise FindingError(found("run.blocked", actual=examination.doctor.primary_failure))
     plan = build_plan(gathered.inputs, run_id=f"scale-{setting.run_id}", instance_nonce=setting.execution_id)
     train(root, plan, examination, watcher=watcher)
-    seal_run(root, setting.signing.key, signer="managed")
+    seal_run(root, setting.signing.signer)
     sessions = RankSessions.parse(read_once(root / layout.RANK_SESSIONS), file=layout.RANK_SESSIONS)
     after = look(setting.plan.image_digest)
     return Done(

@@ -19,14 +19,14 @@ from mint2m_verify.chain.options import ChainOptions
 from mint2m_verify.chain.plan_check import check_sound
 from mint2m_verify.chain.statements import check_plan_payload
 from mint2m_verify.chain.verify import verify_chain
-from mint2m_verify.chain.vouching import check_signed
+from mint2m_verify.chain.vouching import by_key
 from mint2m_verify.deployment_parts import because
 from mint2m_verify.documents.inputs import Deployment
 from mint2m_verify.documents.validation import PlannedStage, StageName, StageRecord, ValidationPlan
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import FindingError, found
 from mint2m_verify.sealing import own_anchor
-from mint2m_verify.signing import PrivateKey
+from mint2m_verify.signers.signer import Signer
 from mint2m_verify.statement import parse_bundle
 
 _RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -62,10 +62,10 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signing:
-    """The operator's key, where it lies, and the planner's public key where the operator has it."""
+    """Who seals, the file that holds the key if one does, and the planner's public key where the operator has it."""
 
-    key: PrivateKey
-    path: Path
+    signer: Signer
+    path: Path | None
     plan_anchor: KeyAnchor | None = None
 
 
@@ -136,8 +136,8 @@ def check_start(
     if checkout is not None:
         raise FindingError(found("output.inside-checkout", stage=stage, file=str(evidence), actual=str(checkout)))
     if signing.plan_anchor is not None:
-        bundle = parse_bundle(inputs.seal, file=PLAN_SEAL)
-        for fault in check_signed(bundle, signing.plan_anchor, file=PLAN_SEAL):
+        envelope = parse_bundle(inputs.seal, file=PLAN_SEAL)
+        for fault in by_key(envelope, signing.plan_anchor, file=PLAN_SEAL):
             raise FindingError(because("stage.plan-unsound", fault))
     want = Look(identity=inputs.plan.runtime_identity.sha256, source=inputs.plan.source_sha256)
     if now != want:
@@ -188,16 +188,11 @@ def _check_parent(stage: StageName, inputs: Inputs, evidence: Path, run_id: str,
         raise FindingError(found("stage.run-mismatch", stage=stage, expected=record.run_id, actual=run_id))
     report = verify_chain(
         evidence,
-        own_anchor(signing.key, signing.path),
-        ChainOptions(through=parent, plan_anchor=plan_anchor(signing)),
+        own_anchor(signing.signer, signing.path),
+        ChainOptions(through=parent, plan_anchor=signing.plan_anchor),
     )
     for fault in report.roots:
         raise FindingError(because("stage.parent-invalid", fault))
-
-
-def plan_anchor(signing: Signing) -> KeyAnchor | None:
-    """The anchor for the plan's statement: the planner's key, else the operator's own."""
-    return signing.plan_anchor
 
 
 def _sealed(evidence: Path) -> Iterator[Path]:

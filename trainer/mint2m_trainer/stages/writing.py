@@ -36,7 +36,7 @@ from mint2m_verify.documents.validation import (
 from mint2m_verify.files import read_once, sync_directory, write_atomic
 from mint2m_verify.finding import Finding
 from mint2m_verify.runlog import head_of
-from mint2m_verify.statement import Subject, parse_bundle, sign
+from mint2m_verify.statement import Subject, parse_bundle
 from mint2m_verify.tree import manifest_of, root_digest
 from mint2m_verify.walk import CHUNK_BYTES, read_tree
 
@@ -158,11 +158,11 @@ def commit(setting: Setting) -> str:
         parent=None if parent is None else parent.seal_sha256,
         claim_scope=record.claim_scope,
         hardware_class=record.hardware_class,
-        signer="managed",
+        signer=setting.signing.signer.kind,
         log=head_of(payloads),
     )
     write_atomic(evidence / where.proof, log_proof([*payloads, statement.payload]).encode())
-    write_atomic(evidence / where.seal, sign(statement, setting.signing.key))
+    write_atomic(evidence / where.seal, setting.signing.signer.sign_statement(statement.payload))
     shutil.rmtree(setting.work, ignore_errors=True)
     return statement.sha256
 

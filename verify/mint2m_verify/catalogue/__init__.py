@@ -18,8 +18,11 @@ MODULES = (
     "tool",
     "key",
     "signer",
+    "model_signing",
     "signature",
+    "sigstore",
     "trust",
+    "policy",
     "seal",
     "tree",
     "manifest",
@@ -31,6 +34,8 @@ MODULES = (
     "explain",
     "fixture",
     "parity",
+    "diff",
+    "evidence",
     "memory",
     "prerequisite",
     "execution",
@@ -39,6 +44,8 @@ MODULES = (
     "validation_plan",
     "chain",
     "stage",
+    "bundle",
+    "release",
 )
 
 

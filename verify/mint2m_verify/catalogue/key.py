@@ -20,10 +20,35 @@ ENTRIES = (
     Entry(
         id="key.encrypted",
         verdict=Verdict.BLOCKED,
-        message="the private key is protected by a passphrase",
+        message="the private key is protected by a passphrase, and there is none",
         explanation=(
-            "Signing runs unattended, so it never asks for a passphrase and takes none from the environment.\n"
-            "Decrypt the key into a file that only you can read, or keep it where a signer can use it without a file."
+            "The passphrase comes from a prompt on a terminal, or from the file that --passphrase-file names; never from the command\n"
+            "line and never from the environment, where others could read it. Here there was neither a terminal nor a file."
+        ),
+        hint="give --passphrase-file, or run it on a terminal",
+    ),
+    Entry(
+        id="key.passphrase-wrong",
+        verdict=Verdict.BLOCKED,
+        message="the passphrase does not open the private key",
+        explanation=(
+            "The passphrase is another one, or the key file is damaged; the two cannot be told apart. Of a passphrase file, the last\n"
+            "line end is not part of the passphrase, and everything else is."
+        ),
+    ),
+    Entry(
+        id="key.passphrase-empty",
+        verdict=Verdict.BLOCKED,
+        message="the passphrase is empty or too long",
+        explanation="An empty passphrase protects nothing. At most 1,023 bytes are accepted, which is what other tools can type in.",
+    ),
+    Entry(
+        id="key.not-encrypted",
+        verdict=Verdict.BLOCKED,
+        message="a passphrase was given, and the key has none",
+        explanation=(
+            "The key file lies there without protection, although whoever gave a passphrase thinks otherwise. Nothing was signed.\n"
+            "Leave --passphrase-file out, or encrypt the key: openssl pkey -in F -aes256 -out NEW."
         ),
     ),
     Entry(

@@ -55,6 +55,15 @@ ENTRIES = (
         ),
     ),
     Entry(
+        id="seal.cosignature-differs",
+        verdict=Verdict.FAILED,
+        message="a co-signature is over another statement than the seal",
+        explanation=(
+            "attestations/seal.2.sigstore.json and so on are further signatures over the seal's own payload, byte for byte. This one is\n"
+            "over something else: of another run, or of this run before it was sealed again."
+        ),
+    ),
+    Entry(
         id="seal.not-a-subject",
         verdict=Verdict.FAILED,
         message="the seal does not name this file",

@@ -28,6 +28,15 @@ ENTRIES = (
         ),
     ),
     Entry(
+        id="trust.policy-inside-evidence",
+        verdict=Verdict.UNTRUSTED,
+        message="the policy or its trusted root lies inside the evidence",
+        explanation=(
+            "The file given as --policy or --trusted-root is one of the files under verification: the same path, the same file under\n"
+            "another name, or the same bytes. Whoever made the evidence also chose that bar. Get policy and root through another channel."
+        ),
+    ),
+    Entry(
         id="trust.digest-mismatch",
         verdict=Verdict.UNTRUSTED,
         message="this is not what your digest names",

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from mint2m_verify.anchor import Anchor
 from mint2m_verify.chain.places import PLACES, StagePlaces
 from mint2m_verify.chain.statements import parse_stage
+from mint2m_verify.chain.vouching import Signed, read_signed
 from mint2m_verify.documents.base import Document, FileRef, decode
 from mint2m_verify.documents.validation import (
     LogProof,
@@ -24,7 +26,7 @@ from mint2m_verify.documents.validation import (
 from mint2m_verify.finding import FindingError, found
 from mint2m_verify.findings import Findings
 from mint2m_verify.run_documents import read_value
-from mint2m_verify.statement import Envelope, SealStatement, parse_bundle
+from mint2m_verify.statement import SealStatement
 from mint2m_verify.walk import ReadFile
 
 D = TypeVar("D", bound=Document)
@@ -40,7 +42,7 @@ class Bundle:
     artifacts: StageArtifacts | None
     validation: StageValidation | None
     proof: LogProof | None
-    envelope: Envelope | None
+    signed: Signed | None
     seal: SealStatement | None
 
     @property
@@ -55,10 +57,10 @@ def is_present(stage: StageName, files: Mapping[str, ReadFile]) -> bool:
     return any(path in files for path in own) or any(path.startswith(places.tree) for path in files)
 
 
-def read_bundle(stage: StageName, files: Mapping[str, ReadFile], log: Findings) -> Bundle:
+def read_stage(stage: StageName, files: Mapping[str, ReadFile], log: Findings, anchor: Anchor) -> Bundle:
     """Read the stage's parts; what is wrong with their form goes to `log`."""
     places = PLACES[stage]
-    envelope, seal = _seal(places, files, log)
+    signed, seal = _seal(places, files, log, anchor)
     return Bundle(
         places=places,
         record=_read(StageRecord, places.record, files, log),
@@ -66,7 +68,7 @@ def read_bundle(stage: StageName, files: Mapping[str, ReadFile], log: Findings) 
         artifacts=_read(StageArtifacts, places.artifacts, files, log),
         validation=_read(StageValidation, places.validation, files, log),
         proof=_read(LogProof, places.proof, files, log),
-        envelope=envelope,
+        signed=signed,
         seal=seal,
     )
 
@@ -78,16 +80,16 @@ def reference(path: str, files: Mapping[str, ReadFile]) -> FileRef | None:
 
 
 def _seal(
-    places: StagePlaces, files: Mapping[str, ReadFile], log: Findings
-) -> tuple[Envelope | None, SealStatement | None]:
+    places: StagePlaces, files: Mapping[str, ReadFile], log: Findings, anchor: Anchor
+) -> tuple[Signed | None, SealStatement | None]:
     raw = None if places.seal not in files else files[places.seal].raw
     if raw is None:
         if places.seal not in files:
             log.unreadable(places.seal, [found("chain.seal-missing", stage=places.stage, file=places.seal)])
         return None, None
     try:
-        envelope = parse_bundle(raw, file=places.seal)
-        return envelope, parse_stage(envelope.payload, file=places.seal)
+        signed = read_signed(raw, file=places.seal, anchor=anchor)
+        return signed, parse_stage(signed.payload, file=places.seal)
     except FindingError as fault:
         log.unreadable(places.seal, [fault.finding])
         return None, None

@@ -54,8 +54,8 @@ def log_proof(payloads: list[bytes]) -> LogProof:
 
 def _entries(plan: ReadPlan, bundles: Mapping[StageName, Bundle]) -> list[LogEntry]:
     entries = []
-    if plan.envelope is not None:
-        payload = plan.envelope.payload
+    if plan.signed is not None:
+        payload = plan.signed.payload
         entries.append(LogEntry(name="plan", file=PLAN_SEAL, payload=payload, before=head_of([])))
     for stage, bundle in bundles.items():
         if bundle.seal is not None:

@@ -14,7 +14,7 @@ from mint2m_verify.anchor import Anchor
 from mint2m_verify.chain import places
 from mint2m_verify.chain.numbers import check_planned
 from mint2m_verify.chain.statements import check_plan_payload
-from mint2m_verify.chain.vouching import check_signed
+from mint2m_verify.chain.vouching import PLAN_ROLE, Signed, Signers, check_signed, read_signed
 from mint2m_verify.documents.base import decode
 from mint2m_verify.documents.manifests import ModelManifest
 from mint2m_verify.documents.validation import ValidationPlan
@@ -22,7 +22,6 @@ from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.run_documents import read_value
 from mint2m_verify.seal import short
-from mint2m_verify.statement import Envelope, parse_bundle
 from mint2m_verify.tree import check_manifest, compare
 from mint2m_verify.walk import ReadFile
 
@@ -32,16 +31,16 @@ _ON_FIXTURES = ("actor", "parity-32k", "parity-64k", "scale-2m")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """The plan, its bytes and the envelope of its statement; None where it could not be read."""
+    """The plan, its bytes and its statement; None where it could not be read."""
 
     document: ValidationPlan | None
     raw: bytes | None
-    envelope: Envelope | None
+    signed: Signed | None
 
 
-def read_plan(files: Mapping[str, ReadFile], log: Findings) -> ReadPlan:
+def read_plan(files: Mapping[str, ReadFile], log: Findings, anchor: Anchor) -> ReadPlan:
     """Read plan and statement; what is wrong with their form goes to `log`."""
-    document, raw, envelope = None, None, None
+    document, raw, signed = None, None, None
     file = files.get(places.PLAN)
     if file is None:
         log.unreadable(places.PLAN, [found("tree.file-missing", file=places.PLAN, expected="a validation plan")])
@@ -55,23 +54,29 @@ def read_plan(files: Mapping[str, ReadFile], log: Findings) -> ReadPlan:
     sealed = files.get(places.PLAN_SEAL)
     if sealed is not None and sealed.raw is not None:
         try:
-            envelope = parse_bundle(sealed.raw, file=places.PLAN_SEAL)
+            signed = read_signed(sealed.raw, file=places.PLAN_SEAL, anchor=anchor)
         except FindingError as fault:
             log.unreadable(places.PLAN_SEAL, [fault.finding])
-    return ReadPlan(document=document, raw=raw, envelope=envelope)
+    return ReadPlan(document=document, raw=raw, signed=signed)
 
 
-def check_plan(plan: ReadPlan, files: Mapping[str, ReadFile], anchor: Anchor) -> Check:
+def check_plan(plan: ReadPlan, files: Mapping[str, ReadFile], anchor: Anchor, signers: Signers) -> Check:
     """The plan's statement is the planner's and about this plan, and the plan can judge."""
     if places.PLAN_SEAL not in files:
         yield found("validation-plan.not-signed", file=places.PLAN_SEAL)
-    if plan.envelope is not None:
-        yield from check_signed(plan.envelope, anchor, file=places.PLAN_SEAL)
     if plan.document is None or plan.raw is None:
         return "no plan"
-    if plan.envelope is not None:
+    if plan.signed is not None:
+        yield from check_signed(
+            plan.signed,
+            anchor,
+            PLAN_ROLE,
+            signers,
+            hardware_class=plan.document.hardware_class,
+            claim_scope=plan.document.claim_scope,
+        )
         try:
-            check_plan_payload(plan.envelope.payload, plan.document, plan.raw, file=places.PLAN_SEAL)
+            check_plan_payload(plan.signed.payload, plan.document, plan.raw, file=places.PLAN_SEAL)
         except FindingError as fault:
             yield fault.finding
     yield from check_sound(plan.document)

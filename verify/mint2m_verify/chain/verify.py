@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mint2m_verify.anchor import (
+    CONSISTENT_MODE,
     Anchor,
     ConsistencyOnly,
     DigestAnchor,
@@ -20,24 +21,27 @@ from mint2m_verify.anchor import (
     KeyAnchor,
     VerifyOptions,
     check_expectations,
-    check_key_outside,
+    check_outside,
 )
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.chain import places
 from mint2m_verify.chain.bindings import Context, check_bound, check_ranks, check_sealed, check_tree
-from mint2m_verify.chain.bundle import Bundle, is_present, read_bundle, reference
+from mint2m_verify.chain.bundle import Bundle, is_present, read_stage, reference
 from mint2m_verify.chain.log_check import check_logged
 from mint2m_verify.chain.numbers import compare_reported
 from mint2m_verify.chain.options import ChainOptions
 from mint2m_verify.chain.plan_check import ReadPlan, check_inputs, check_plan, read_plan
 from mint2m_verify.chain.recompute.evidence import Evidence
 from mint2m_verify.chain.recomputing import recompute, validation_of
-from mint2m_verify.chain.vouching import check_last, check_signed
+from mint2m_verify.chain.vouching import Signers, check_last, check_signed, stage_role
 from mint2m_verify.documents.validation import StageName
 from mint2m_verify.finding import Finding, NamedDigest, Report, Requirement, Standing, Trust, found
 from mint2m_verify.findings import Check, Findings
+from mint2m_verify.policy.anchor import PolicyAnchor
+from mint2m_verify.policy.signers import weakest
 from mint2m_verify.seal import short
 from mint2m_verify.signing import key_id
+from mint2m_verify.vouching import policy_notes
 from mint2m_verify.walk import ReadFile, read_tree
 
 _NOT_CHECKED = (
@@ -46,7 +50,8 @@ _NOT_CHECKED = (
     "that each rank ran once, on the hardware that it names (the operator's word)",
 )
 
-_NO_FORCE = ("trust.", "signature.")
+#: Findings of these kinds leave the anchor without force: no mode and no signer is named beside them.
+_NO_FORCE = ("trust.", "signature.", "policy.")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +62,7 @@ class _Chain:
     files: Mapping[str, ReadFile]
     plan: ReadPlan
     anchor: Anchor
+    signers: Signers
     log: Findings
     bundles: dict[StageName, Bundle] = field(default_factory=dict)
     executions: dict[str, StageName] = field(default_factory=dict)
@@ -74,21 +80,23 @@ def verify_chain(root: Path, anchor: Anchor, options: ChainOptions) -> Report:
     files = {file.path: file for file in snapshot.files}
     log = Findings()
     log.add(snapshot.findings)
-    if isinstance(anchor, KeyAnchor):
-        log.add(check_key_outside(anchor, root, snapshot.files))
-    plan = read_plan(files, log)
+    for brought in (anchor, options.plan_anchor):
+        if brought is not None:
+            log.add(check_outside(brought, root, snapshot.files))
+    signers = Signers()
+    plan = read_plan(files, log, options.plan_anchor or anchor)
     log.judge(
         "validation plan, signed before the run",
         Standing.CHECKED,
-        check_plan(plan, files, options.plan_anchor or anchor),
+        check_plan(plan, files, options.plan_anchor or anchor, signers),
         sources=(places.PLAN,),
     )
     if plan.document is None:
         for stage in places.ORDER:
             log.not_reached(f"{stage}: judged by the plan", (places.PLAN,))
-        return _report(root, anchor, options, log, plan, {})
+        return _report(root, anchor, options, log, plan, {}, signers)
     log.judge("inputs as planned", Standing.CHECKED, check_inputs(plan.document, files))
-    chain = _Chain(root=root, files=files, plan=plan, anchor=anchor, log=log)
+    chain = _Chain(root=root, files=files, plan=plan, anchor=anchor, signers=signers, log=log)
     wanted = _wanted(plan, options.through)
     missing: Finding | None = None
     for stage in wanted:
@@ -112,7 +120,7 @@ def verify_chain(root: Path, anchor: Anchor, options: ChainOptions) -> Report:
     standing = Standing.UNVERIFIABLE if isinstance(anchor, ConsistencyOnly) else Standing.CHECKED
     log.judge("an origin that you can check", standing, _origin(chain, last_sha256))
     _expectations(log, chain, options.verify, last_sha256)
-    return _report(root, anchor, options, log, plan, chain.bundles)
+    return _report(root, anchor, options, log, plan, chain.bundles, signers)
 
 
 def _wanted(plan: ReadPlan, through: StageName | None) -> tuple[StageName, ...]:
@@ -130,7 +138,7 @@ def _only(fault: Finding) -> Check:
 def _stage(chain: _Chain, stage: StageName) -> None:
     """All rows of one stage; the first root finding of the first broken stage becomes the cause of later ones."""
     log, before = chain.log, len(chain.log.findings)
-    bundle = read_bundle(stage, chain.files, log)
+    bundle = read_stage(stage, chain.files, log, chain.anchor)
     parent_name = places.parent_of(stage)
     plan = chain.plan.document
     if plan is None:
@@ -163,8 +171,15 @@ def _stage(chain: _Chain, stage: StageName) -> None:
 
 
 def _sealed(bundle: Bundle, chain: _Chain) -> Check:
-    if bundle.envelope is not None:
-        yield from check_signed(bundle.envelope, chain.anchor, file=bundle.places.seal)
+    if bundle.signed is not None and bundle.seal is not None:
+        yield from check_signed(
+            bundle.signed,
+            chain.anchor,
+            stage_role(bundle.stage),
+            chain.signers,
+            hardware_class=bundle.seal.hardware_class,
+            claim_scope=bundle.seal.claim_scope,
+        )
     words = yield from check_sealed(bundle, chain.files)
     return words
 
@@ -225,6 +240,9 @@ def _origin(chain: _Chain, last_sha256: str | None) -> Check:
     match chain.anchor:
         case KeyAnchor():
             return f"key {short(key_id(chain.anchor.key))} over {len(chain.bundles)} seals"
+        case PolicyAnchor():
+            names = dict.fromkeys(name for accepted in chain.signers.accepted for name in accepted.signers)
+            return f"{', '.join(names) or 'nobody'} by policy {chain.anchor.document.name}"
         case DigestAnchor():
             return f"last seal's payload {short(chain.anchor.sha256)}"
         case _:
@@ -257,6 +275,7 @@ def _report(
     log: Findings,
     plan: ReadPlan,
     bundles: Mapping[StageName, Bundle],
+    signers: Signers,
 ) -> Report:
     stuck = [*log.unreached, *(row.required for row in log.requirements if row.standing is Standing.FAILED)]
     if stuck and not log.findings:
@@ -267,6 +286,7 @@ def _report(
     if plan.document is not None and plan.raw is not None:
         digests.insert(0, NamedDigest(name="plan", sha256=sha256_hex(plan.raw)))
         digests.insert(1, NamedDigest(name="source", sha256=plan.document.source_sha256))
+    weak = any(seal.signer == "ephemeral" for seal in seals)
     through = None if not bundles else list(bundles)[-1]
     rows: tuple[Requirement, ...] = log.requirements
     summary = f"{len(bundles)} stages, through {through}" if not log.findings else ""
@@ -275,23 +295,42 @@ def _report(
         command="verify chain",
         requirements=rows,
         findings=log.findings,
-        not_checked=_NOT_CHECKED,
-        trust=_trust(anchor, tuple(digests), ephemeral=any(s.signer == "ephemeral" for s in seals), anchored=anchored),
+        not_checked=(*_NOT_CHECKED, *_notes(anchor, signers)),
+        trust=_trust(anchor, tuple(digests), signers, weak=weak, anchored=anchored),
         claim_scope=plan.document.claim_scope
         if plan.document is not None and anchored and not isinstance(anchor, ConsistencyOnly)
         else None,
-        evaluated_at=options.verify.at,
+        evaluated_at=anchor.evaluated_at if isinstance(anchor, PolicyAnchor) else options.verify.at,
         summary=summary,
     )
 
 
-def _trust(anchor: Anchor, digests: tuple[NamedDigest, ...], *, ephemeral: bool, anchored: bool) -> Trust:
+def _notes(anchor: Anchor, signers: Signers) -> tuple[str, ...]:
+    """What the answer about the signers leaves open."""
+    if isinstance(anchor, KeyAnchor):
+        return ("whether the key was revoked after it was given to you",)
+    if isinstance(anchor, DigestAnchor):
+        return ("who signed the seals: the digest names their content, not their signers",)
+    return tuple(dict.fromkeys(note for accepted in signers.accepted for note in policy_notes(accepted)))
+
+
+def _trust(anchor: Anchor, digests: tuple[NamedDigest, ...], signers: Signers, *, weak: bool, anchored: bool) -> Trust:
+    """`weak`: a seal says itself that its key was made for the run."""
     match anchor:
-        case KeyAnchor():
-            mine = key_id(anchor.key)
-            mode = "self-asserted" if ephemeral else "managed key"
+        case PolicyAnchor():
+            modes = [accepted.mode for accepted in signers.accepted if accepted.mode is not None]
+            names = tuple(dict.fromkeys(name for accepted in signers.accepted for name in accepted.signers))
+            mode = weakest([*modes, *(["self-asserted"] if weak else [])]) if modes else "none"
             return Trust(
                 mode=mode if anchored else "none",
+                anchor=f"policy {anchor.document.name}",
+                signers=names if anchored else (),
+                digests=(NamedDigest(name="policy", sha256=anchor.sha256), *digests),
+            )
+        case KeyAnchor():
+            mine = key_id(anchor.key)
+            return Trust(
+                mode=("self-asserted" if weak else "managed-key") if anchored else "none",
                 anchor=f"key {mine}",
                 signers=(mine,) if anchored else (),
                 digests=(NamedDigest(name="key", sha256=mine), *digests),
@@ -299,6 +338,6 @@ def _trust(anchor: Anchor, digests: tuple[NamedDigest, ...], *, ephemeral: bool,
         case DigestAnchor():
             return Trust(mode="digest" if anchored else "none", anchor=f"sha256 {anchor.sha256}", digests=digests)
         case ConsistencyOnly():
-            return Trust(mode="consistent, origin unknown", digests=digests)
+            return Trust(mode=CONSISTENT_MODE, digests=digests)
         case _:
             return Trust(digests=digests)

@@ -1,24 +1,86 @@
-"""Whether what the auditor brought vouches for a statement of the chain.
+"""Whether what the auditor brought vouches for the statements of a chain.
 
-The rule: the anchor answers for each statement alone. A key answers for what it signed; the digest of the last seal's
-payload answers for everything before it, since each seal names its parent's payload; and nothing inside the evidence
-answers for anything.
+The rule: the anchor answers for each statement alone. A key answers for what it signed; a policy for who may sign a
+plan and each stage; the digest of the last seal's payload answers for everything before it, since each seal names its
+parent's payload; and nothing inside the evidence answers for anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
 
 from mint2m_verify.anchor import Anchor, DigestAnchor, KeyAnchor, NoAnchor
-from mint2m_verify.finding import Finding, found
+from mint2m_verify.chain.statements import KIND, PLAN_TYPE
+from mint2m_verify.documents.validation import StageName
+from mint2m_verify.finding import Finding, FindingError, found
+from mint2m_verify.policy.anchor import PolicyAnchor
+from mint2m_verify.policy.assertions import check_asserted
+from mint2m_verify.policy.judge import Accepted, judge_signatures
+from mint2m_verify.policy.roles import Role
 from mint2m_verify.signing import key_id, verify_bytes
-from mint2m_verify.statement import Envelope
+from mint2m_verify.sigstore_bundle.model import MessageSignature, SignedBundle
+from mint2m_verify.sigstore_bundle.reading import read_bundle
+from mint2m_verify.statement import PAYLOAD_TYPE, SEAL_TYPE, Envelope, is_plain, parse_bundle
+
+#: Who may sign a validation plan is asked of a policy under this role.
+PLAN_ROLE = Role(predicate_type=PLAN_TYPE)
 
 
-def check_signed(envelope: Envelope, anchor: Anchor, *, file: str) -> Iterator[Finding]:
+def stage_role(stage: StageName) -> Role:
+    """Who may seal this stage is asked of a policy under this role."""
+    return Role(predicate_type=SEAL_TYPE, kind=KIND, stage=stage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signed:
+    """A bundle's payload and its signature: `envelope` as a key reads it, `bundle` as a policy does."""
+
+    file: str
+    payload: bytes
+    envelope: Envelope | None
+    bundle: SignedBundle | None
+
+
+@dataclass(slots=True)
+class Signers:
+    """Whom a policy accepted, over all statements of a chain."""
+
+    accepted: list[Accepted] = field(default_factory=list)
+
+
+def read_signed(raw: bytes, *, file: str, anchor: Anchor) -> Signed:
+    """The statement in a bundle, read as strictly as the anchor can judge it.
+
+    Raises:
+        FindingError: `json.*`, `seal.bundle-invalid`, `signature.not-by-key` or what a policy's reader refuses.
+    """
+    if not isinstance(anchor, PolicyAnchor) and (isinstance(anchor, KeyAnchor) or is_plain(raw, file=file)):
+        envelope = parse_bundle(raw, file=file)
+        return Signed(file=file, payload=envelope.payload, envelope=envelope, bundle=None)
+    bundle = read_bundle(raw, file=file)
+    content = bundle.content
+    if isinstance(content, MessageSignature) or content.payload_type != PAYLOAD_TYPE:
+        raise FindingError(found("seal.bundle-invalid", file=file, pointer="/dsseEnvelope", expected=PAYLOAD_TYPE))
+    return Signed(file=file, payload=content.payload, envelope=None, bundle=bundle)
+
+
+def check_signed(
+    signed: Signed, anchor: Anchor, role: Role, signers: Signers, *, hardware_class: str, claim_scope: str
+) -> Generator[Finding, None, None]:
     """What `anchor` has against the signature of one statement; nothing where only the last seal counts."""
-    if not isinstance(anchor, KeyAnchor):
-        return
+    if isinstance(anchor, PolicyAnchor) and signed.bundle is not None:
+        accepted = yield from judge_signatures(anchor, (signed.bundle,), role)
+        signers.accepted.append(accepted)
+        yield from check_asserted(
+            anchor, accepted, hardware_class=hardware_class, claim_scope=claim_scope, file=signed.file
+        )
+    elif isinstance(anchor, KeyAnchor) and signed.envelope is not None:
+        yield from by_key(signed.envelope, anchor, file=signed.file)
+
+
+def by_key(envelope: Envelope, anchor: KeyAnchor, *, file: str) -> Iterator[Finding]:
+    """The one signature against the auditor's key; the hint only says which of two things went wrong."""
     mine = key_id(anchor.key)
     if verify_bytes(envelope.signed_bytes, envelope.signature, anchor.key):
         if envelope.hint != mine:

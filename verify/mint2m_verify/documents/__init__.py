@@ -5,6 +5,7 @@ signatures cover bytes. Member names are the schemas' own.
 """
 
 from mint2m_verify.documents.base import Document, FileRef
+from mint2m_verify.documents.external_claim import ExternalClaim
 from mint2m_verify.documents.inputs import (
     Deployment,
     OptimizerContract,
@@ -28,6 +29,7 @@ from mint2m_verify.documents.records import (
     Scores,
     TrainingReceipt,
 )
+from mint2m_verify.documents.release import Release
 from mint2m_verify.documents.trust_policy import TrustPolicy
 from mint2m_verify.documents.validation import (
     LoadedTensors,
@@ -46,6 +48,7 @@ __all__ = [
     "Doctor",
     "DoctorCheck",
     "Document",
+    "ExternalClaim",
     "FileManifest",
     "FileRef",
     "LoadedTensors",
@@ -59,6 +62,7 @@ __all__ = [
     "RankPhases",
     "RankSession",
     "RankSessions",
+    "Release",
     "ResponseScores",
     "Rollout",
     "RunProfile",

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from mint2m_verify.finding import Finding, Report, Requirement, Verdict
 from mint2m_verify.render.escape import escape
 
-_WORDS = {
+#: The verdict as people read it first.
+WORDS = {
     Verdict.ACCEPTED: "ACCEPTED",
     Verdict.FAILED: "REFUSED",
     Verdict.BLOCKED: "BLOCKED",
@@ -42,7 +43,7 @@ def _lines(report: Report, *, colour: bool) -> Iterator[str]:
 def _headline(report: Report, *, colour: bool) -> str:
     verdict = report.verdict
     mark = {Verdict.ACCEPTED: _GREEN, Verdict.FAILED: _RED, Verdict.INTERNAL: _RED}.get(verdict, _YELLOW)
-    word = _WORDS[verdict]
+    word = WORDS[verdict]
     parts = [f"{_BOLD}{mark}{word}{_PLAIN}" if colour else word, escape(report.subject)]
     if verdict is Verdict.ACCEPTED:
         parts += [escape(report.summary)] if report.summary else []
@@ -68,15 +69,17 @@ def _refused(report: Report, *, colour: bool) -> Iterator[str]:
     roots = report.roots
     yield ""
     column = max((len(root.id) for root in roots[:_SHOWN]), default=0) + 3
-    for root in roots[:_SHOWN]:
+    for root, follow in report.causes()[:_SHOWN]:
         yield from _finding(root, column=column, colour=colour)
-        follow = report.consequences(root)
         if follow:
             ids = list(dict.fromkeys(finding.id for finding in follow))
             yield f"  follows from it   {', '.join(ids[:6])}{' …' if len(ids) > 6 else ''}"
         yield ""
     if len(roots) > _SHOWN:
         yield f"… and {len(roots) - _SHOWN} more; --format json lists all"
+        yield ""
+    if report.comparison:
+        yield from _table(report.requirements)
         yield ""
     yield from _closing(report)
 

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from mint2m_verify.canonical import JsonValue, canonical
 
 MEDIA_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 STATEMENT_PAYLOAD = "application/vnd.in-toto+json"
+
+
+#: `verificationMaterial` of a bundle, as JSON.
+Material: TypeAlias = dict[str, JsonValue]
 
 
 def encode(raw: bytes) -> str:
@@ -40,19 +45,19 @@ def message_signature(digest: bytes, signature: bytes) -> dict[str, JsonValue]:
     return {"messageDigest": {"algorithm": "SHA2_256", "digest": encode(digest)}, "signature": encode(signature)}
 
 
-def key_material(hint: bytes) -> dict[str, JsonValue]:
+def key_material(hint: bytes) -> Material:
     """`verificationMaterial` of a managed key; `hint` is the SHA-256 of its SubjectPublicKeyInfo, as cosign has it."""
     return {"publicKey": {"hint": encode(hint)}, "tlogEntries": []}
 
 
-def certificate_material(certificate: bytes) -> dict[str, JsonValue]:
+def certificate_material(certificate: bytes) -> Material:
     """`verificationMaterial` of a certificate (DER)."""
     return {"certificate": {"rawBytes": encode(certificate)}, "tlogEntries": []}
 
 
 def witnessed(
     material: Mapping[str, JsonValue], *, entries: Sequence[JsonValue], timestamps: Sequence[bytes]
-) -> dict[str, JsonValue]:
+) -> Material:
     """`material` with log entries and RFC 3161 responses beside it."""
     stamps: list[JsonValue] = [{"signedTimestamp": encode(stamp)} for stamp in timestamps]
     extra: dict[str, JsonValue] = {"timestampVerificationData": {"rfc3161Timestamps": stamps}} if stamps else {}

@@ -154,6 +154,11 @@ def timestamping_certificate(
     )
 
 
+def check_identity(identity: str) -> None:
+    """Whether a certificate can carry `identity`; raises `FindingError` (`signer.identity-invalid`) where not."""
+    _name(identity)
+
+
 def der_of(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(Encoding.DER)
 

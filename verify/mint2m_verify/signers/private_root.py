@@ -22,11 +22,13 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 
 from mint2m_verify.canonical import JsonValue, canonical
+from mint2m_verify.finding import FindingError, found
 from mint2m_verify.signers import bundle_form
 from mint2m_verify.signers.bundle_form import STATEMENT_PAYLOAD, encode
 from mint2m_verify.signers.private_authority import (
     CertificateAuthority,
     authority_certificate,
+    check_identity,
     der_of,
     pem_of,
     timestamping_certificate,
@@ -41,7 +43,9 @@ from mint2m_verify.signers.private_log import (
     message_body,
 )
 from mint2m_verify.signers.private_time import TimestampAuthority
+from mint2m_verify.signers.signer import SignerKind
 from mint2m_verify.signing import PrivateKey, PublicKey, public_key_der, public_key_pem
+from mint2m_verify.sigstore_bundle import Artifact, parse_root, read_bundle, verify_bundle
 
 TRUSTED_ROOT_TYPE = "application/vnd.dev.sigstore.trustedroot+json;version=0.1"
 
@@ -216,6 +220,11 @@ class PrivateRoot:
         )
         return canonical(document)
 
+    def signer(self, identity: str, issuer: str, *, log: LogVersion = "v1") -> IdentitySigner:
+        """Whoever holds this root, as a signer in the name of `identity`; raises `signer.identity-invalid`."""
+        check_identity(identity)
+        return IdentitySigner(root=self, identity=identity, issuer=issuer, log=log)
+
     def _witness(
         self,
         material: Mapping[str, JsonValue],
@@ -252,6 +261,41 @@ class PrivateRoot:
 
     def _window(self) -> JsonValue:
         return {"start": self.start.strftime("%Y-%m-%dT%H:%M:%SZ")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentitySigner:
+    """Signs in the name of one identity, each time with a key and certificate of its own."""
+
+    root: PrivateRoot
+    identity: str
+    issuer: str
+    log: LogVersion
+    kind: SignerKind = "certificate"
+    public_key: PublicKey | None = None
+
+    def describe(self) -> str:
+        return f"{self.identity} (private root {self.root.log.origin.removeprefix('log.')})"
+
+    def sign_statement(self, payload: bytes) -> bytes:
+        return self._verified(self.root.sign_dsse(payload, self.identity, self.issuer, log=self.log), artifact=None)
+
+    def sign_digest(self, sha256: bytes) -> bytes:
+        raw = self.root.sign_blob(sha256, self.identity, self.issuer, log=self.log)
+        return self._verified(raw, artifact=Artifact(name=None, sha256=sha256.hex()))
+
+    def sign_artifact(self, raw: bytes) -> bytes:
+        return self.sign_digest(hashlib.sha256(raw).digest())
+
+    def _verified(self, raw: bytes, *, artifact: Artifact | None) -> bytes:
+        """`raw` itself, once it verifies under the public half: a root that has expired signs nothing of use."""
+        name = self.root.log.origin
+        result = verify_bundle(
+            read_bundle(raw, file=name), root=parse_root(self.root.trusted_root(), name=name), artifact=artifact
+        )
+        for fault in result.findings:
+            raise FindingError(found("signer.result-invalid", file=name, actual=f"{fault.id}: {fault.message}"))
+        return raw
 
 
 def _time(now: datetime | None) -> datetime:

@@ -1,0 +1,124 @@
+"""`mint2m release check | build | cosign`: from a clean checkout to a bundle with the signatures it needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from mint2m.outcome import Outcome, ReportFormat, present
+from mint2m.signer_options import (
+    Identity,
+    IdentityToken,
+    Issuer,
+    Key,
+    PassphraseFile,
+    PrivateRoot,
+    PublicKey,
+    SignerUri,
+    Sigstore,
+)
+
+Source: TypeAlias = Annotated[Path, typer.Option("--source", metavar="DIR", help="Top of a git checkout.")]
+Version: TypeAlias = Annotated[str | None, typer.Option("--version", help="Version it must be.")]
+Form: TypeAlias = Annotated[ReportFormat, typer.Option("--format", help="How the report is written.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the `release` group."""
+    group = typer.Typer(help="Make releases, and say what stands in their way.", no_args_is_help=True)
+    group.command("check")(check)
+    group.command("build")(build)
+    group.command("cosign")(cosign)
+    app.add_typer(group, name="release")
+
+
+def check(source: Source = Path(), version: Version = None, form: Form = ReportFormat.TEXT) -> Outcome:
+    """Judge every release gate of a checkout; nothing is built or written."""
+    from mint2m_verify.release.gates import check_release
+
+    return present(check_release(source, version), form)
+
+
+def build(
+    output: Annotated[Path, typer.Option("--output", help="Directory for the bundle, or its file by its own name.")],
+    source: Source = Path(),
+    version: Version = None,
+    receipt: Annotated[
+        list[Path] | None, typer.Option("--receipt", metavar="DIR", help="Run directory to put into the bundle.")
+    ] = None,
+    key: Key = None,
+    passphrase_file: PassphraseFile = None,
+    signer: SignerUri = None,
+    public_key: PublicKey = None,
+    sigstore: Sigstore = None,
+    identity_token: IdentityToken = None,
+    private_root: PrivateRoot = None,
+    identity: Identity = None,
+    issuer: Issuer = None,
+    form: Form = ReportFormat.TEXT,
+) -> Outcome:
+    """Build, sign and verify the bundle of a checkout that passes every gate."""
+    from mint2m.hash_bar import hash_bar
+    from mint2m.signer_options import ask
+    from mint2m_verify.release.build import BuildRequest, build_release
+    from mint2m_verify.signers.choose import SignerOptions
+
+    chosen = SignerOptions(
+        key=key,
+        passphrase_file=passphrase_file,
+        uri=signer,
+        public_key=public_key,
+        sigstore=sigstore,
+        identity_token=identity_token,
+        private_root=private_root,
+        identity=identity,
+        issuer=issuer,
+    ).choose(ask=ask)
+    receipts = tuple(receipt or ())
+    with hash_bar() as progress:
+        request = BuildRequest(source=source, output=output, version=version, receipts=receipts, progress=progress)
+        return present(build_release(request, (chosen,)), form)
+
+
+def cosign(
+    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A bundle that somebody else signed.")],
+    output: Annotated[
+        Path, typer.Option("--output", metavar="DIR", help="Directory for the bundle with your signature.")
+    ],
+    digest: Annotated[
+        str | None, typer.Option("--digest", help="Sign only the release statement with this SHA-256.")
+    ] = None,
+    key: Key = None,
+    passphrase_file: PassphraseFile = None,
+    signer: SignerUri = None,
+    public_key: PublicKey = None,
+    sigstore: Sigstore = None,
+    identity_token: IdentityToken = None,
+    private_root: PrivateRoot = None,
+    identity: Identity = None,
+    issuer: Issuer = None,
+    form: Form = ReportFormat.TEXT,
+) -> Outcome:
+    """Add your signature to a bundle that agrees with itself; the old one stands."""
+    from mint2m.hash_bar import hash_bar
+    from mint2m.signer_options import ask
+    from mint2m_verify.anchor import choose
+    from mint2m_verify.release.cosign import cosign_release
+    from mint2m_verify.signers.choose import SignerOptions
+
+    anchor = choose(key=None, digest=digest, consistency_only=False)
+    chosen = SignerOptions(
+        key=key,
+        passphrase_file=passphrase_file,
+        uri=signer,
+        public_key=public_key,
+        sigstore=sigstore,
+        identity_token=identity_token,
+        private_root=private_root,
+        identity=identity,
+        issuer=issuer,
+    ).choose(ask=ask)
+    with hash_bar() as progress:
+        return present(cosign_release(archive, output, chosen, anchor, progress=progress), form)

@@ -1,0 +1,184 @@
+"""Whether what the auditor brought vouches for a seal, and in what words the report says so.
+
+The rule: the question is asked once, before anything of the run is judged, and its answer is one value: findings, or
+who signed and how the auditor knows. A row, a mode or a signer's name in the report comes from that value and nowhere
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mint2m_verify import layout
+from mint2m_verify.anchor import CONSISTENT_MODE, Anchor, ConsistencyOnly, DigestAnchor, KeyAnchor, NoAnchor
+from mint2m_verify.documents import Deployment
+from mint2m_verify.finding import Finding, Standing, found
+from mint2m_verify.findings import Check, Findings, drain
+from mint2m_verify.policy.anchor import PolicyAnchor
+from mint2m_verify.policy.assertions import check_asserted, check_grant
+from mint2m_verify.policy.judge import Accepted, check_required, judge_signatures
+from mint2m_verify.policy.roles import TRAINING_RUN
+from mint2m_verify.policy.signers import weakest
+from mint2m_verify.seal import Seal, short
+from mint2m_verify.signing import key_id, verify_bytes
+from mint2m_verify.statement import Envelope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vouched:
+    """An anchor's answer about a seal.
+
+    `mode` and `signers` say how and by whom, where there are no findings. `accepted` is the policy's own answer.
+    `notes` are what the answer leaves open, in words.
+    """
+
+    findings: tuple[Finding, ...]
+    words: str
+    mode: str = "none"
+    signers: tuple[str, ...] = ()
+    accepted: Accepted | None = None
+    notes: tuple[str, ...] = ()
+
+    def check(self) -> Check:
+        """The answer as a check, for the report's table."""
+        yield from self.findings
+        return self.words
+
+
+def vouch(seal: Seal | None, anchor: Anchor) -> Vouched:
+    """Whether `anchor` vouches for `seal`; None is a seal that could not be read, for which a finding exists."""
+    if seal is None:
+        findings = (found("trust.no-anchor"),) if isinstance(anchor, NoAnchor) else ()
+        return Vouched(findings=findings, words="no seal")
+    count = len(seal.statement.subjects)
+    match anchor:
+        case PolicyAnchor():
+            return _by_policy(seal, anchor)
+        case KeyAnchor():
+            return _by_key(seal, anchor)
+        case DigestAnchor():
+            right = seal.statement.sha256 == anchor.sha256
+            differs = found(
+                "trust.digest-mismatch", file=layout.SEAL, expected=anchor.sha256, actual=seal.statement.sha256
+            )
+            return Vouched(
+                findings=() if right else (differs,),
+                words=f"payload {short(anchor.sha256)}, {count} subjects",
+                mode="digest",
+                notes=("who signed the seal: the digest names its content, not its signer",),
+            )
+        case NoAnchor():
+            return Vouched(findings=(found("trust.no-anchor"),), words="none")
+        case ConsistencyOnly():
+            return Vouched(findings=(), words=f"not asked for; {count} subjects", mode=CONSISTENT_MODE)
+
+
+def _by_key(seal: Seal, anchor: KeyAnchor) -> Vouched:
+    mine = key_id(anchor.key)
+    findings = () if seal.envelope is None else tuple(_signature(seal.envelope, anchor))
+    if seal.envelope is None:
+        findings = (found("signature.not-by-key", file=layout.SEAL, pointer="/verificationMaterial"),)
+    others = tuple(f"{name}: a co-signature, which --key does not judge (a policy does)" for name in seal.cosignatures)
+    return Vouched(
+        findings=findings,
+        words=f"{short(mine)} over seal/v1, {len(seal.statement.subjects)} subjects",
+        mode="self-asserted" if seal.statement.signer == "ephemeral" else "managed-key",
+        signers=(mine,),
+        notes=("whether the key was revoked after it was given to you", *others),
+    )
+
+
+def _signature(envelope: Envelope, anchor: KeyAnchor) -> Iterator[Finding]:
+    """The one signature against the auditor's key; the hint is only used to say which of two things went wrong."""
+    mine = key_id(anchor.key)
+    if verify_bytes(envelope.signed_bytes, envelope.signature, anchor.key):
+        if envelope.hint != mine:
+            yield found("signature.hint-mismatch", file=layout.SEAL, expected=mine, actual=envelope.hint)
+    elif envelope.hint == mine:
+        yield found("signature.invalid", file=layout.SEAL, expected=f"a signature by key {mine}")
+    else:
+        yield found("signature.key-mismatch", file=layout.SEAL, expected=f"key {mine}", actual=f"key {envelope.hint}")
+
+
+def _by_policy(seal: Seal, anchor: PolicyAnchor) -> Vouched:
+    findings, accepted = drain(judge_signatures(anchor, seal.bundles, TRAINING_RUN))
+    mode = "none"
+    if accepted.mode is not None:
+        # The seal's own word can only make its signer less: a key made for one run is nobody's managed key.
+        ephemeral = seal.statement.signer == "ephemeral"
+        mode = weakest([accepted.mode, "self-asserted"]) if ephemeral else accepted.mode
+    return Vouched(
+        findings=findings,
+        words=f"{', '.join(accepted.signers) or 'nobody'}: {mode}, {len(seal.statement.subjects)} subjects",
+        mode=mode,
+        signers=accepted.signers,
+        accepted=accepted,
+        notes=policy_notes(accepted),
+    )
+
+
+def policy_notes(accepted: Accepted) -> tuple[str, ...]:
+    """What no offline verification under a policy can know, and what this one set aside."""
+    notes = [
+        *accepted.set_aside,
+        "whether a key, certificate or statement was revoked after the policy was written",
+        "whether the signer's machine and the signer were honest: a signature shows who signed, not what was done",
+    ]
+    sources = {time.source for time in accepted.times}
+    if not sources:
+        notes.append("when it was signed: no signature that counts has a verified time")
+    if "transparency-log" in sources or accepted.logged:
+        notes.append("whether the log shows everybody the same entries, and whether anybody watches it")
+    if accepted.mode in ("public-good", "private-root"):
+        notes.append("whether the authorities of the trusted root issued only what they should have")
+    return tuple(notes)
+
+
+def judge_policy(
+    log: Findings, anchor: Anchor, seal: Seal | None, vouched: Vouched, *, deployment: Deployment | None, whole: bool
+) -> None:
+    """The rows that only a policy has: what was asserted, and what must be there beside this evidence.
+
+    Args:
+        log: takes the rows.
+        anchor: nothing is added for any other anchor than a policy.
+        seal: the seal that was judged.
+        vouched: the policy's answer about it.
+        deployment: the run's, where it could be read.
+        whole: whether the whole run is at hand, so that a deployment should be.
+    """
+    if not isinstance(anchor, PolicyAnchor):
+        return
+    required = "class, scope and grant as the policy has them"
+    if seal is None or vouched.accepted is None or (whole and deployment is None):
+        log.not_reached(required, (layout.SEAL,) if seal is None else (layout.DEPLOYMENT,))
+    else:
+        log.judge(required, Standing.ATTESTED_ONLY, _asserted(anchor, seal, vouched.accepted, deployment, whole=whole))
+    if vouched.accepted is not None and vouched.accepted.rule is not None and vouched.accepted.rule.requires:
+        log.judge("what the policy requires beside it", Standing.CHECKED, _beside(anchor, vouched.accepted))
+
+
+def _asserted(
+    anchor: PolicyAnchor, seal: Seal, accepted: Accepted, deployment: Deployment | None, *, whole: bool
+) -> Check:
+    statement = seal.statement
+    yield from check_asserted(
+        anchor,
+        accepted,
+        hardware_class=statement.hardware_class,
+        claim_scope=statement.claim_scope,
+        file=layout.SEAL,
+    )
+    grant = None if deployment is None else deployment.authorization_grant
+    for fault in check_grant(anchor, accepted, grant=grant, file=layout.DEPLOYMENT):
+        yield fault if whole else found(fault.id, file=layout.DEPLOYMENT, actual="not looked at", hint=_WHOLE)
+    return f"{statement.hardware_class}, {statement.claim_scope}"
+
+
+def _beside(anchor: PolicyAnchor, accepted: Accepted) -> Check:
+    yield from check_required(anchor, accepted, (TRAINING_RUN,) if accepted.met else ())
+    return "all there"
+
+
+_WHOLE = "mint2m verify run DIR looks at the deployment"
