@@ -38,7 +38,7 @@ from mint2m_verify.documents.validation import StageName
 from mint2m_verify.finding import Finding, NamedDigest, Report, Requirement, Standing, Trust, found
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.policy.anchor import PolicyAnchor
-from mint2m_verify.policy.signers import weakest
+from mint2m_verify.policy.signers import Mode, weakest
 from mint2m_verify.seal import short
 from mint2m_verify.signing import key_id
 from mint2m_verify.vouching import policy_notes
@@ -318,9 +318,11 @@ def _trust(anchor: Anchor, digests: tuple[NamedDigest, ...], signers: Signers, *
     """`weak`: a seal says itself that its key was made for the run."""
     match anchor:
         case PolicyAnchor():
-            modes = [accepted.mode for accepted in signers.accepted if accepted.mode is not None]
+            modes: list[Mode] = [accepted.mode for accepted in signers.accepted if accepted.mode is not None]
+            if modes and weak:
+                modes.append("self-asserted")
             names = tuple(dict.fromkeys(name for accepted in signers.accepted for name in accepted.signers))
-            mode = weakest([*modes, *(["self-asserted"] if weak else [])]) if modes else "none"
+            mode = weakest(modes) if modes else "none"
             return Trust(
                 mode=mode if anchored else "none",
                 anchor=f"policy {anchor.document.name}",
