@@ -7,6 +7,7 @@ chain so far is verified again, with the operator's own public key, from its raw
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,6 +187,7 @@ def _check_parent(stage: StageName, inputs: Inputs, evidence: Path, run_id: str,
     record = StageRecord.parse(read_once(evidence / first, name=first), file=first)
     if record.run_id != run_id:
         raise FindingError(found("stage.run-mismatch", stage=stage, expected=record.run_id, actual=run_id))
+    discard(stage, evidence)  # what an interrupted attempt left would be files that nothing binds
     report = verify_chain(
         evidence,
         own_anchor(signing.signer, signing.path),
@@ -193,6 +195,16 @@ def _check_parent(stage: StageName, inputs: Inputs, evidence: Path, run_id: str,
     )
     for fault in report.roots:
         raise FindingError(because("stage.parent-invalid", fault))
+
+
+def discard(stage: StageName, evidence: Path) -> None:
+    """Remove what an interrupted attempt of an unsealed stage left in the evidence directory."""
+    where = places.PLACES[stage]
+    if (evidence / where.seal).exists():
+        raise RuntimeError(f"{stage} is sealed")
+    shutil.rmtree(evidence / where.tree, ignore_errors=True)
+    for name in (*where.bundle, where.proof):
+        (evidence / name).unlink(missing_ok=True)
 
 
 def _sealed(evidence: Path) -> Iterator[Path]:

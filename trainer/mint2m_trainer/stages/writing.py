@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mint2m_trainer.stages.observing import Look, observed
-from mint2m_trainer.stages.setting import Inputs, Setting
+from mint2m_trainer.stages.setting import Inputs, Setting, discard
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.chain import places
 from mint2m_verify.chain.log_check import log_proof
@@ -165,16 +165,6 @@ def commit(setting: Setting) -> str:
     write_atomic(evidence / where.seal, setting.signing.signer.sign_statement(statement.payload))
     shutil.rmtree(setting.work, ignore_errors=True)
     return statement.sha256
-
-
-def discard(stage: places.StageName, evidence: Path) -> None:
-    """Remove what an interrupted attempt of an unsealed stage left in the evidence directory."""
-    where = places.PLACES[stage]
-    if (evidence / where.seal).exists():
-        raise RuntimeError(f"{stage} is sealed")
-    shutil.rmtree(evidence / where.tree, ignore_errors=True)
-    for name in (*where.bundle, where.proof):
-        (evidence / name).unlink(missing_ok=True)
 
 
 def _parent(setting: Setting) -> ParentRef | None:
