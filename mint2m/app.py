@@ -39,6 +39,7 @@ COMMANDS = (
     _listed("status", "run_commands", "Say what a run's journal and this machine know of it."),
     _listed("stage", "stage_commands", "Plan a promotion run and take its stages in order."),
     _listed("verify", "verify_commands", "Verify evidence offline, from its raw artifacts."),
+    _listed("replay", "replay_command", "Repeat an update from its bound inputs on this machine and compare."),
     _listed("sign", "sign_commands", "Sign evidence."),
     _listed("keys", "keys_commands", "Make and show signing keys."),
     _listed("trust", "trust_commands", "Write, explain and export what trust rests on."),

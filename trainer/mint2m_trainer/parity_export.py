@@ -102,7 +102,7 @@ def oracle_run(
             rank=0,
             world_size=ranks,
             master_address="127.0.0.1",
-            master_port=_free_port(),
+            master_port=free_port(),
             run_dir=Path(folder),
             snapshot=model_dir.resolve(),
             adapter=adapter_dir.resolve(),
@@ -159,7 +159,8 @@ def _rank(rank: int, inputs: RankInputs) -> None:
         update.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback address that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

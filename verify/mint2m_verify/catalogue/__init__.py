@@ -44,6 +44,7 @@ MODULES = (
     "validation_plan",
     "chain",
     "stage",
+    "replay",
     "bundle",
     "release",
 )
