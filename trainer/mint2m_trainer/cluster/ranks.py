@@ -111,6 +111,10 @@ class Ranks:
                     node_ip=hello.node_ip,
                 ),
             )
+        self.meet(deadline)
+
+    def meet(self, deadline: float) -> None:
+        """Have rank 0 name a new place to meet. Groups that are opened anew must not find the store of the old ones."""
         (self.rendezvous,) = self._together(
             "start", lambda actor: actor.rendezvous.remote(), deadline, actors=self.actors[:1]
         )

@@ -46,14 +46,15 @@ def rank_inputs(task: StageTask, rendezvous: Rendezvous, folder: Path, *, baseli
 class ActorWorker:
     """Runs the phases of an update up to materialization."""
 
-    def __init__(self, task: StageTask, rendezvous: Rendezvous) -> None:
+    def __init__(self, task: StageTask) -> None:
         self._task = task
         self._folder = tempfile.TemporaryDirectory(prefix="mint2m-actor-")
-        self._update = Update(rank_inputs(task, rendezvous, Path(self._folder.name)))
+        self._update: Update | None = None
 
-    def run(self, _label: str, progress: Callable[[str, int, int], None]) -> tuple[str, ...]:
+    def run(self, _label: str, rendezvous: Rendezvous, progress: Callable[[str, int, int], None]) -> tuple[str, ...]:
         """Materialize, then list every tensor of this rank."""
-        task, update = self._task, self._update
+        task = self._task
+        update = self._update = Update(rank_inputs(task, rendezvous, Path(self._folder.name)))
         log = PhaseLog(task, "actor", "actor")
         log.run(update, places.PHASES, progress)
         policy, optimizer = update.policy, update.optimizer
@@ -72,7 +73,8 @@ class ActorWorker:
 
     def close(self) -> None:
         """End the groups and drop what the update wrote for itself."""
-        self._update.close()
+        if self._update is not None:
+            self._update.close()
         self._folder.cleanup()
 
 

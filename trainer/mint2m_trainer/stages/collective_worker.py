@@ -25,24 +25,14 @@ from mint2m_verify.files import write_atomic
 class CollectiveWorker:
     """Opens the world's group, runs the operations, and ends the group."""
 
-    def __init__(self, task: StageTask, rendezvous: Rendezvous) -> None:
+    def __init__(self, task: StageTask) -> None:
         self._task = task
-        if torch.cuda.is_available():
-            torch.cuda.set_device(task.rank % torch.cuda.device_count())
-        timeout = timedelta(seconds=task.plan.timeouts_s.start)
-        self._store = dist.TCPStore(
-            rendezvous.address, rendezvous.port, task.world_size, is_master=task.rank == 0, timeout=timeout
-        )
-        dist.init_process_group(
-            compat.backend(), store=self._store, rank=task.rank, world_size=task.world_size, timeout=timeout
-        )
-        if dist.get_backend() != task.plan.backend:
-            raise RuntimeError(f"the plan's backend is {task.plan.backend}, this is {dist.get_backend()}")
 
-    def run(self, label: str, progress: Callable[[str, int, int], None]) -> tuple[str, ...]:
+    def run(self, label: str, rendezvous: Rendezvous, progress: Callable[[str, int, int], None]) -> tuple[str, ...]:
         """All operations, in one order on every rank; the results are this rank's file."""
+        store = self._open(rendezvous)
         results = {name: tensor.cpu().contiguous() for name, tensor in self._operations().items()}
-        results[BARRIER] = torch.tensor([float(self._barrier())], dtype=torch.float64)
+        results[BARRIER] = torch.tensor([float(_barrier(store))], dtype=torch.float64)
         progress(label, 1, 1)
         path = self._task.own(rank_file(self._task.rank))
         write_atomic(self._task.root / path, save(results))
@@ -52,6 +42,22 @@ class CollectiveWorker:
         """End the group; harmless twice."""
         if dist.is_initialized():
             dist.destroy_process_group()
+
+    def _open(self, rendezvous: Rendezvous) -> dist.Store:
+        """The world's group on the planned backend, and the store that it meets through."""
+        task = self._task
+        if torch.cuda.is_available():
+            torch.cuda.set_device(task.rank % torch.cuda.device_count())
+        timeout = timedelta(seconds=task.plan.timeouts_s.start)
+        store = dist.TCPStore(
+            rendezvous.address, rendezvous.port, task.world_size, is_master=task.rank == 0, timeout=timeout
+        )
+        dist.init_process_group(
+            compat.backend(), store=store, rank=task.rank, world_size=task.world_size, timeout=timeout
+        )
+        if dist.get_backend() != task.plan.backend:
+            raise RuntimeError(f"the plan's backend is {task.plan.backend}, this is {dist.get_backend()}")
+        return store
 
     def _operations(self) -> Mapping[str, Tensor]:
         world, mine = self._task.world_size, self._sent
@@ -73,13 +79,14 @@ class CollectiveWorker:
         dist.reduce_scatter_tensor(part, sent.reshape(-1))
         return part
 
-    def _barrier(self) -> int:
-        """Ranks that had arrived, counted once the barrier has let this rank through."""
-        self._store.add("arrived", 1)
-        dist.barrier()
-        return int(self._store.add("arrived", 0))
-
     def _sent(self, operation: str) -> Tensor:
         task = self._task
         values = payload(operation, task.rank, world_size=task.world_size, execution_id=task.execution_id)
         return torch.from_numpy(values).to(compat.device())
+
+
+def _barrier(store: dist.Store) -> int:
+    """Ranks that had arrived, counted once the barrier has let this rank through."""
+    store.add("arrived", 1)
+    dist.barrier()
+    return int(store.add("arrived", 0))

@@ -28,15 +28,15 @@ from mint2m_verify.files import write_atomic
 class ParityWorker:
     """One computation a label; each has an update of its own, so nothing of one is left in the next."""
 
-    def __init__(self, task: StageTask, rendezvous: Rendezvous) -> None:
-        self._task, self._rendezvous = task, rendezvous
+    def __init__(self, task: StageTask) -> None:
+        self._task = task
         self._update: Update | None = None
 
-    def run(self, label: str, progress: Callable[[str, int, int], None]) -> tuple[str, ...]:
+    def run(self, label: str, rendezvous: Rendezvous, progress: Callable[[str, int, int], None]) -> tuple[str, ...]:
         """Export one computation, then let its optimizer step."""
         case, side = next(item for item in COMPUTATIONS if f"{item[0]}.{item[1]}" == label)
         with tempfile.TemporaryDirectory(prefix="mint2m-parity-") as folder:
-            return self._compute(case, side, Path(folder), progress)
+            return self._compute(case, side, rendezvous, Path(folder), progress)
 
     def close(self) -> None:
         """End the groups of a computation that did not end by itself."""
@@ -45,13 +45,18 @@ class ParityWorker:
             self._update = None
 
     def _compute(
-        self, case: Case, side: Side, folder: Path, progress: Callable[[str, int, int], None]
+        self,
+        case: Case,
+        side: Side,
+        rendezvous: Rendezvous,
+        folder: Path,
+        progress: Callable[[str, int, int], None],
     ) -> tuple[str, ...]:
         task = self._task
         if task.profile is None:
             raise RuntimeError("this stage has no fixture")
         profile = profile_of(case, task.profile)
-        inputs = rank_inputs(task, self._rendezvous, folder, baseline=side == "conventional")
+        inputs = rank_inputs(task, rendezvous, folder, baseline=side == "conventional")
         update = self._update = Update(replace(inputs, profile=profile))
         try:
             files = self._export(update, case, side, folder, export_phases(profile, side), progress)

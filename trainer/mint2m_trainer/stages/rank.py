@@ -26,8 +26,8 @@ LOOK = "look"
 class Worker(Protocol):
     """What a stage does on one rank."""
 
-    def run(self, label: str, progress: Callable[[str, int, int], None]) -> tuple[str, ...]:
-        """Do one step; returns the files it wrote, relative to the work directory."""
+    def run(self, label: str, rendezvous: Rendezvous, progress: Callable[[str, int, int], None]) -> tuple[str, ...]:
+        """Do one step, meeting the others at `rendezvous`; the files it wrote, relative to the work directory."""
         ...
 
     def close(self) -> None: ...
@@ -40,6 +40,7 @@ class StageRankActor:
         self._task, self._coordinator = task, coordinator
         self._worker: Worker | None = None
         self._told = 0.0
+        self._met = 0
 
     def hello(self) -> Hello:
         """Who this process is, where it runs, and what it runs."""
@@ -62,9 +63,11 @@ class StageRankActor:
             )
 
     def rendezvous(self) -> Rendezvous:
-        """The planned port on this rank's node, or one that is free now; asked of rank 0 only."""
+        """A port on this rank's node for the next groups: from the planned one up, or one that is free now."""
         with told_as_rank_error(self._task.rank, "start"):
-            return free_rendezvous(self._task.port)
+            self._met += 1
+            port = self._task.port
+            return free_rendezvous(None if port is None else port + self._met - 1)
 
     def phase(self, name: str, rendezvous: Rendezvous) -> PhaseReply:
         """Run one label; `look` is answered by the actor itself."""
@@ -77,8 +80,9 @@ class StageRankActor:
                 evidence = PhaseEvidence(runtime_identity_sha256=now.identity, source_sha256=now.source)
             else:
                 if self._worker is None:
-                    self._worker = self._make(rendezvous)
-                files = self._worker.run(name, self._tell(name))
+                    self._worker = self._make()
+                self._tell_where(rendezvous)
+                files = self._worker.run(name, rendezvous, self._tell(name))
             return PhaseReply(
                 rank=task.rank,
                 phase=name,
@@ -96,7 +100,8 @@ class StageRankActor:
                 self._worker = None
             return True
 
-    def _make(self, rendezvous: Rendezvous) -> Worker:
+    def _tell_where(self, rendezvous: Rendezvous) -> None:
+        """What libraries read from the environment about this rank."""
         task = self._task
         os.environ.update(
             RANK=str(task.rank),
@@ -104,8 +109,10 @@ class StageRankActor:
             MASTER_ADDR=rendezvous.address,
             MASTER_PORT=str(rendezvous.port),
         )
-        module, _, attribute = task.worker.partition(":")
-        worker: Worker = getattr(importlib.import_module(module), attribute)(task, rendezvous)
+
+    def _make(self) -> Worker:
+        module, _, attribute = self._task.worker.partition(":")
+        worker: Worker = getattr(importlib.import_module(module), attribute)(self._task)
         return worker
 
     def _tell(self, label: str) -> Callable[[str, int, int], None]:

@@ -152,6 +152,8 @@ class _Session:
         for label in self._work.labels:
             self._stop.check()
             self._label, begun = label, time.monotonic()
+            if self._replies:
+                self._ranks.meet(begun + self._placement.timeouts_s.start)
             self._watcher.advance(label, 0, 1)
             self._replies[label] = self._ranks.run(label, self._tell)
             self._watcher.advance(label, 1, 1)
