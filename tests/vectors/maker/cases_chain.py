@@ -8,6 +8,7 @@ import numpy as np
 
 from maker.case import vector
 from maker.chain_forge import (
+    ORDER,
     PLAN,
     PLAN_SEAL,
     Chain,
@@ -18,6 +19,7 @@ from maker.chain_forge import (
     tree_of,
 )
 from maker.forge import NONCE, Run, sha256
+from maker.policies import bring, key_signer, may_assert, policy, run_rule
 
 BASE = "chain"
 VERIFY = ("verify", "chain", "{run}", "--key", "{keys}/release.pub", "--plan-key", "{keys}/planner.pub")
@@ -681,3 +683,80 @@ def _(run: Run) -> None:
 )
 def _(_run: Run) -> None:
     pass
+
+
+# Under a policy: who may sign the plan, and who may seal each stage.
+
+AT = "2026-07-01T00:00:00Z"
+BY_POLICY = ("verify", "chain", "{run}", "--policy", "{outside}/policy.json", "--at", AT)
+SCOPE = "reference_cpu_numerical_correctness"
+
+
+def by_policy(run: Run, change: Any = None) -> None:
+    """A policy of two people: the planner signs plans, the operator seals every stage."""
+    people = [key_signer("operator", "release"), key_signer("planner", "planner")]
+    rules = [
+        run_rule("planner", name="plan", predicate_type="urn:mint2m:predicate:plan:v1", kind=None, stage=None),
+        *(run_rule("operator", name=stage, kind="validation", stage=stage) for stage in ORDER),
+    ]
+    asserted = [may_assert("operator", "planner", claim_scopes=[SCOPE])]
+    made = policy(*people, rules=rules, assertions=asserted)
+    if change is not None:
+        change(made)
+    bring(run, made)
+
+
+@chain("by-policy", "Planner and operator are those that the policy names.", None, exit=0, command=BY_POLICY)
+def _(run: Run) -> None:
+    by_policy(run)
+
+
+@chain(
+    "policy-names-another-planner",
+    "The plan is signed by the operator, where the policy names another planner.",
+    "policy.signer-unknown",
+    exit=4,
+    command=BY_POLICY,
+    also=("policy.threshold-not-met",),
+)
+def _(run: Run) -> None:
+    by_policy(run)
+    of(run).sign_plan("release")
+    of(run).follow()
+
+
+@chain(
+    "policy-without-a-stage",
+    "A policy without a rule for the last stage.",
+    "policy.no-rule",
+    exit=4,
+    command=BY_POLICY,
+)
+def _(run: Run) -> None:
+    by_policy(run, lambda made: made["rules"].pop())
+
+
+@chain(
+    "policy-scope-not-asserted",
+    "The operator may not assert numerical correctness.",
+    "policy.assertion-not-allowed",
+    exit=4,
+    command=BY_POLICY,
+)
+def _(run: Run) -> None:
+    by_policy(run, lambda made: made["assertions"][0].update(claim_scopes=["reference_cpu_execution"]))
+
+
+@chain(
+    "policy-wants-gpu",
+    "The reference class where the policy asks for a GPU class.",
+    "policy.hardware-class",
+    exit=3,
+    command=BY_POLICY,
+)
+def _(run: Run) -> None:
+    def change(made: Any) -> None:
+        made["assertions"][0]["hardware_classes"] = ["reference-cpu", "h20-4x8"]
+        made["rules"][-1]["hardware_classes"] = ["h20-4x8"]
+
+    by_policy(run, change)
