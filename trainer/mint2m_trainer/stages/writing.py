@@ -103,7 +103,14 @@ def bundle(setting: Setting, done: Done) -> Bundled:
     write_atomic(setting.work / where.artifacts, artifacts.encode())
     files = {file.path: file for file in read_tree(setting.work, keep=places.kept_bytes).files}
     files |= {file.path: file for file in read_tree(setting.evidence, keep=places.kept_bytes).files}
-    evidence = Evidence(plan=plan, planned=setting.planned, execution_id=setting.execution_id, ranks=ranks, files=files)
+    evidence = Evidence(
+        plan=plan,
+        planned=setting.planned,
+        execution_id=setting.execution_id,
+        ranks=ranks,
+        files=files,
+        roots=(setting.work, setting.evidence),
+    )
     findings: list[Finding] = []
     computing = recompute(evidence, setting.work)
     while True:

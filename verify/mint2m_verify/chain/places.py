@@ -79,7 +79,6 @@ PLACES: Mapping[StageName, StagePlaces] = {
 NAMED_TOKENS: Mapping[StageName, int] = {"parity-32k": 32_768, "parity-64k": 65_536, "scale-2m": 2_097_152}
 
 _JSON_LIMIT = 64 << 20
-_TENSOR_LIMIT = 1 << 30
 
 
 def parent_of(stage: StageName) -> StageName | None:
@@ -100,6 +99,5 @@ def kept_bytes(path: str) -> int:
     """Largest size at which a file's bytes are kept for parsing; 0 for files that are only hashed."""
     if path.startswith(f"{PLACES['scale-2m'].tree}run/") and not path.endswith((PLAN_OF_RUN, RECEIPT, RANK_SESSIONS)):
         return 0  # a run directory of its own, which its own verifier reads
-    if path.endswith(".safetensors"):
-        return _TENSOR_LIMIT
+    # Tensors are hashed here and read one at a time by whoever computes with them.
     return _JSON_LIMIT if path.endswith((".json", ".jsonl")) else 0

@@ -193,7 +193,12 @@ def _numbers(chain: _Chain, bundle: Bundle, sources: tuple[str, ...]) -> None:
         log.not_reached(required, (places.PLAN, bundle.places.record, bundle.places.ranks))
         return
     evidence = Evidence(
-        plan=plan, planned=planned, execution_id=bundle.record.execution_id, ranks=bundle.ranks, files=chain.files
+        plan=plan,
+        planned=planned,
+        execution_id=bundle.record.execution_id,
+        ranks=bundle.ranks,
+        files=chain.files,
+        roots=(chain.root,),
     )
     log.judge(required, Standing.DERIVED, _judged(evidence, bundle, chain), sources=sources)
 

@@ -7,7 +7,7 @@ come with the evidence, the digests are the operator's word, and the numbers say
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from mint2m_verify.documents.validation import LoadedTensor, LoadedTensors, Stan
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.layout import ADAPTER_WEIGHTS
 from mint2m_verify.phases import BIND, INITIALIZE, MATERIALIZE
+from mint2m_verify.recompute.shard_file import ShardFile, Union
 from mint2m_verify.recompute.tensors import Floats
 
 ADAPTER = f"{INPUTS}adapter/{ADAPTER_WEIGHTS}"
@@ -40,7 +41,7 @@ def phases_file(rank: int) -> str:
 def recompute(evidence: Evidence) -> Recomputation:
     """Loaded, mismatched and missing tensors over all ranks; the optimizer as each rank observed it."""
     snapshot, standing = yield from _snapshot(evidence)
-    adapter = yield from _read(evidence, ADAPTER)
+    adapter = yield from _read(evidence, (ADAPTER,))
     loaded, mismatched, wrong_adapter, wrong_contract, steps = 0, 0, 0, 0, 0
     seen: dict[str, str] = {}
     for rank in range(evidence.world_size):
@@ -91,19 +92,23 @@ def recompute(evidence: Evidence) -> Recomputation:
 
 def _snapshot(evidence: Evidence) -> Generator[Finding, None, tuple[Mapping[str, Floats], StandingName]]:
     """The snapshot's tensors by name; none, and the weakest standing, where the model is not at hand."""
-    shards = sorted(p for p in evidence.files if p.startswith(MODEL) and p.endswith(".safetensors"))
-    tensors: dict[str, Floats] = {}
-    for path in shards:
-        tensors |= yield from _read(evidence, path)
-    return tensors, "derived" if tensors else "attested-only"
+    shards = yield from _read(evidence, sorted(p for p in evidence.files if _is_shard(p)))
+    return shards, "derived" if shards else "attested-only"
 
 
-def _read(evidence: Evidence, path: str) -> Generator[Finding, None, Mapping[str, Floats]]:
-    try:
-        return evidence.tensors(path)
-    except FindingError as fault:
-        yield fault.finding
-        return {}
+def _is_shard(path: str) -> bool:
+    return path.startswith(MODEL) and path.endswith(".safetensors")
+
+
+def _read(evidence: Evidence, paths: Sequence[str]) -> Generator[Finding, None, Mapping[str, Floats]]:
+    """The tensors of these files, read as they are asked for."""
+    files: list[ShardFile] = []
+    for path in paths:
+        try:
+            files.append(evidence.tensors(path))
+        except FindingError as fault:
+            yield fault.finding
+    return Union(files)
 
 
 def _compare(

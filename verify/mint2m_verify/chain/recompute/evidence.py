@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from mint2m_verify.chain.numbers import Number
@@ -11,7 +12,7 @@ from mint2m_verify.chain.places import PLACES
 from mint2m_verify.documents.base import Document
 from mint2m_verify.documents.validation import PlannedFixture, PlannedStage, StageRanks, ValidationPlan
 from mint2m_verify.finding import Finding, FindingError, found
-from mint2m_verify.recompute.tensors import Tensors, read_tensors
+from mint2m_verify.recompute.shard_file import ShardFile
 from mint2m_verify.walk import ReadFile
 
 D = TypeVar("D", bound=Document)
@@ -22,13 +23,18 @@ Recomputation: TypeAlias = Generator[Finding, None, tuple[Number, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One execution of one stage; `files` are all of the evidence directory by path."""
+    """One execution of one stage.
+
+    `files` are all of the evidence directory by path; `roots` are the directories in which they lie, the first that has
+    a file counts.
+    """
 
     plan: ValidationPlan
     planned: PlannedStage
     execution_id: str
     ranks: StageRanks
     files: Mapping[str, ReadFile]
+    roots: tuple[Path, ...]
 
     @property
     def tree(self) -> str:
@@ -60,6 +66,10 @@ class Evidence:
         """A document; raises `FindingError` (`chain.artifact-missing`, `json.*`, `schema.*`)."""
         return kind.parse(self.raw(path), file=path, canonical_form=canonical_form)
 
-    def tensors(self, path: str) -> Tensors:
-        """A safetensors file; raises `FindingError` (`chain.artifact-missing`, `tensor.*`, `json.*`)."""
-        return read_tensors(self.raw(path), file=path)
+    def tensors(self, path: str) -> ShardFile:
+        """A safetensors file, read tensor by tensor; raises `FindingError` (`chain.artifact-missing`, `tensor.*`)."""
+        file = self.files.get(path)
+        place = next((root / path for root in self.roots if (root / path).exists()), None)
+        if file is None or place is None:
+            raise FindingError(found("chain.artifact-missing", stage=self.planned.stage, file=path))
+        return ShardFile(place, name=path, sha256=file.entry.sha256)

@@ -27,6 +27,7 @@ from mint2m_verify.findings import Check
 from mint2m_verify.recompute import optimizer
 from mint2m_verify.recompute import parity as distance
 from mint2m_verify.recompute import scores as score_checks
+from mint2m_verify.recompute.shard_file import ShardFile, Union
 from mint2m_verify.recompute.tensors import Tensors, tensors_sha256
 
 #: Distances are reported here and judged by the plan.
@@ -210,39 +211,35 @@ def _side(evidence: Evidence, case: Case, side: Side, inputs: Inputs) -> Generat
 
 
 def _gradient(evidence: Evidence, case: Case, side: Side, adapter: Tensors) -> Generator[Finding, None, Tensors | None]:
-    """The whole gradient from every rank's shards."""
-    union: dict[str, distance.Array] = {}
+    """The whole gradient from every rank's shards, none of it in memory."""
+    files: list[ShardFile] = []
     for rank in range(evidence.world_size):
         path = f"{evidence.tree}{shard_file(case, side, rank)}"
         try:
-            shards = evidence.tensors(path)
+            files.append(evidence.tensors(path))
         except FindingError as fault:
             yield fault.finding
             return None
-        yield from _own_shards(evidence, path, rank, frozenset(shards))
-        for name, tensor in shards.items():
-            held = union.setdefault(name, tensor)
-            if held is not tensor and not np.array_equal(held, tensor):
-                yield found(
-                    "chain.ranks-disagree",
-                    stage=evidence.planned.stage,
-                    file=path,
-                    pointer=name,
-                    expected="as on rank 0",
-                )
-    path = f"{evidence.tree}{shard_file(case, side, 0)}"
-    shapes = {name: tensor.shape for name, tensor in union.items()}
-    if shapes != {name: tensor.shape for name, tensor in adapter.items()}:
-        names = sorted(shapes.keys() ^ adapter.keys())
+        yield from _own_shards(evidence, path, rank, frozenset(files[-1]))
+    union = Union(files)
+    for rank, file in enumerate(files):
+        path = f"{evidence.tree}{shard_file(case, side, rank)}"
+        for name in file:
+            if union.holder(name) is not file and not np.array_equal(union[name], file[name]):
+                stage = evidence.planned.stage
+                yield found("chain.ranks-disagree", stage=stage, file=path, pointer=name, expected="as on rank 0")
+    shapes, wanted = union.shapes(), {name: adapter[name].shape for name in adapter}
+    if shapes != wanted:
+        names = sorted(shapes.keys() ^ wanted.keys())
         yield found(
             "chain.tensors-incomplete",
             stage=evidence.planned.stage,
-            file=path,
+            file=f"{evidence.tree}{shard_file(case, side, 0)}",
             expected=f"{len(adapter)} trainable tensors",
             actual=f"{len(union)}; {', '.join(names[:3]) or 'other shapes'}",
         )
         return None
-    return dict(sorted(union.items()))
+    return union
 
 
 def _own_shards(evidence: Evidence, path: str, rank: int, names: frozenset[str]) -> Generator[Finding, None, None]:
