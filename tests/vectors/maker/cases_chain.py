@@ -28,7 +28,7 @@ EXACT = f"{PARITY}active_clip/exact/"
 
 
 def chain(name: str, why: str, finding: str | None, **options: Any) -> Any:
-    return vector(f"chain-{name}", why, finding, **{"base": BASE, "command": VERIFY, **options})
+    return vector(f"promotion-{name}", why, finding, **{"base": BASE, "command": VERIFY, **options})
 
 
 def of(run: Run) -> Chain:
@@ -117,7 +117,7 @@ def _(run: Run) -> None:
     "A chain of another attempt than the auditor asked for.",
     "trust.expectation-mismatch",
     command=(*VERIFY, "--expect-nonce", "another attempt"),
-    exit=4,
+    exit=3,
 )
 def _(_run: Run) -> None:
     pass
@@ -127,7 +127,6 @@ def _(_run: Run) -> None:
     "key-inside",
     "The operator's key lies in the chain that it should vouch for.",
     "trust.key-inside-evidence",
-    exit=4,
     also=("tree.file-unlisted",),
 )
 def _(run: Run) -> None:
@@ -385,7 +384,7 @@ def _without(run: Run, stage: str, word: str) -> None:
 
 @chain("rank-missing", "One of two ranks is not there.", "chain.ranks-mismatch")
 def _(run: Run) -> None:
-    run.edit(part_of("nccl", "ranks"), lambda ranks: ranks["ranks"].pop())
+    run.edit(part_of("nccl", "ranks"), lambda ranks: ranks["ranks"].pop() and None)
     of(run).follow(after="nccl")
 
 
@@ -442,7 +441,7 @@ def _(run: Run) -> None:
 
 @chain("forged-validation", "A validation file that calls more good than there is.", "chain.validation-mismatch")
 def _(run: Run) -> None:
-    run.edit(part_of("parity-32k", "validation"), lambda document: document["numbers"].pop())
+    run.edit(part_of("parity-32k", "validation"), lambda document: document["numbers"].pop() and None)
     of(run).follow(after="parity-32k")
 
 
@@ -520,7 +519,6 @@ def _(run: Run) -> None:
     "The model did not come along: tensor digests are the operator's word.",
     "chain.standing-too-low",
     exit=3,
-    also=("chain.validation-mismatch",),
 )
 def _(run: Run) -> None:
     for name in [name for name in run.files if name.startswith("inputs/model/")]:
@@ -627,7 +625,7 @@ def _(run: Run) -> None:
     of(run).follow(after="parity-32k")
 
 
-@chain("scale-run-changed", "A number in the receipt of the run inside the scale stage.", "receipt.number-mismatch")
+@chain("scale-run-changed", "A number in the receipt of the run inside the scale stage.", "tree.file-changed")
 def _(run: Run) -> None:
     run.edit(f"{tree_of('scale-2m')}run/receipt.json", lambda receipt: receipt.update(loss=receipt["loss"] + 1))
     of(run).follow(after="scale-2m")

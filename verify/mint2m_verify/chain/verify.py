@@ -9,7 +9,7 @@ link stands apart from what follows from it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mint2m_verify.anchor import (
@@ -28,13 +28,13 @@ from mint2m_verify.chain import places
 from mint2m_verify.chain.bindings import Context, check_bound, check_ranks, check_sealed, check_tree
 from mint2m_verify.chain.bundle import Bundle, is_present, read_stage, reference
 from mint2m_verify.chain.log_check import check_logged
-from mint2m_verify.chain.numbers import compare_reported
+from mint2m_verify.chain.numbers import STRENGTH, compare_reported
 from mint2m_verify.chain.options import ChainOptions
 from mint2m_verify.chain.plan_check import ReadPlan, check_inputs, check_plan, read_plan
 from mint2m_verify.chain.recompute.evidence import Evidence
 from mint2m_verify.chain.recomputing import recompute, validation_of
 from mint2m_verify.chain.vouching import Signers, check_last, check_signed, stage_role
-from mint2m_verify.documents.validation import StageName
+from mint2m_verify.documents.validation import StageName, StageValidation
 from mint2m_verify.finding import Finding, NamedDigest, Report, Requirement, Standing, Trust, found
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.policy.anchor import PolicyAnchor
@@ -165,7 +165,9 @@ def _stage(chain: _Chain, stage: StageName) -> None:
         chain.executions.setdefault(bundle.record.execution_id, stage)
     new = [fault for fault in log.findings[before:] if fault.cause is None]
     if chain.broken is not None:
-        log.add([found("chain.rests-on-broken", stage=stage, file=bundle.places.record, cause=chain.broken)])
+        rests = found("chain.rests-on-broken", stage=stage, file=bundle.places.record, cause=chain.broken)
+        # A consequence is never worse than what it follows from.
+        log.add([replace(rests, verdict=chain.broken.verdict)])
     elif new:
         chain.broken = new[0]
 
@@ -212,17 +214,32 @@ def _judged(evidence: Evidence, bundle: Bundle, chain: _Chain) -> Check:
     refs = [reference(path, chain.files) for path in (where.record, where.ranks, where.artifacts)]
     if bundle.validation is not None and refs[0] is not None and refs[1] is not None and refs[2] is not None:
         want = validation_of(record, (refs[0], refs[1], refs[2]), judged, chain.files[places.PLAN].entry.sha256)
-        yield from _validation(bundle, want.sha256, bundle.validation.sha256)
+        yield from _validation(bundle, want, bundle.validation)
     bounded = sum(item.at_least is not None or item.at_most is not None for item in judged.judged)
     weakest = sum(item.standing == "attested-only" for item in judged.judged)
     return f"{bounded} bounds kept by {len(judged.numbers)} numbers, {weakest} of them attested-only"
 
 
-def _validation(bundle: Bundle, want: str, have: str) -> Iterator[Finding]:
-    """The validation file is output: it says what the verifier says, or it is wrong."""
+def _validation(bundle: Bundle, want: StageValidation, have: StageValidation) -> Iterator[Finding]:
+    """The validation file is output: it says what the verifier says, or it is wrong.
+
+    Where the auditor has less at hand than the operator had, a number stands weaker; that has a finding of its own.
+    """
+    stood = {number.name: number for number in have.numbers}
+    numbers = tuple(
+        replace(number, standing=stood[number.name].standing, holds=stood[number.name].holds)
+        if number.name in stood and STRENGTH.index(number.standing) < STRENGTH.index(stood[number.name].standing)
+        else number
+        for number in want.numbers
+    )
+    want = replace(want, numbers=numbers)
     if want != have:
         yield found(
-            "chain.validation-mismatch", stage=bundle.stage, file=bundle.places.validation, expected=want, actual=have
+            "chain.validation-mismatch",
+            stage=bundle.stage,
+            file=bundle.places.validation,
+            expected=want.sha256,
+            actual=have.sha256,
         )
 
 
