@@ -697,7 +697,7 @@ def by_policy(run: Run, change: Any = None) -> None:
         run_rule("planner", name="plan", predicate_type="urn:mint2m:predicate:plan:v1", kind=None, stage=None),
         *(run_rule("operator", name=stage, kind="validation", stage=stage) for stage in ORDER),
     ]
-    asserted = [may_assert("operator", "planner", claim_scopes=[SCOPE])]
+    asserted = [may_assert("operator", claim_scopes=[SCOPE])]
     made = policy(*people, rules=rules, assertions=asserted)
     if change is not None:
         change(made)
@@ -712,7 +712,7 @@ def _(run: Run) -> None:
 @chain(
     "policy-names-another-planner",
     "The plan is signed by the operator, where the policy names another planner.",
-    "policy.signer-unknown",
+    "policy.signer-not-allowed",
     exit=4,
     command=BY_POLICY,
     also=("policy.threshold-not-met",),
@@ -755,6 +755,7 @@ def _(run: Run) -> None:
 def _(run: Run) -> None:
     def change(made: Any) -> None:
         made["assertions"][0]["hardware_classes"] = ["reference-cpu", "h20-4x8"]
+        made["assertions"][0]["claim_scopes"] = [SCOPE, "gradient_parity"]
         made["rules"][-1]["hardware_classes"] = ["h20-4x8"]
 
     by_policy(run, change)

@@ -67,14 +67,7 @@ def check_plan(plan: ReadPlan, files: Mapping[str, ReadFile], anchor: Anchor, si
     if plan.document is None or plan.raw is None:
         return "no plan"
     if plan.signed is not None:
-        yield from check_signed(
-            plan.signed,
-            anchor,
-            PLAN_ROLE,
-            signers,
-            hardware_class=plan.document.hardware_class,
-            claim_scope=plan.document.claim_scope,
-        )
+        yield from check_signed(plan.signed, anchor, PLAN_ROLE, signers)
         try:
             check_plan_payload(plan.signed.payload, plan.document, plan.raw, file=places.PLAN_SEAL)
         except FindingError as fault:

@@ -174,14 +174,7 @@ def _stage(chain: _Chain, stage: StageName) -> None:
 
 def _sealed(bundle: Bundle, chain: _Chain) -> Check:
     if bundle.signed is not None and bundle.seal is not None:
-        yield from check_signed(
-            bundle.signed,
-            chain.anchor,
-            stage_role(bundle.stage),
-            chain.signers,
-            hardware_class=bundle.seal.hardware_class,
-            claim_scope=bundle.seal.claim_scope,
-        )
+        yield from check_signed(bundle.signed, chain.anchor, stage_role(bundle.stage), chain.signers, bundle.seal)
     words = yield from check_sealed(bundle, chain.files)
     return words
 

@@ -21,7 +21,7 @@ from mint2m_verify.policy.roles import Role
 from mint2m_verify.signing import key_id, verify_bytes
 from mint2m_verify.sigstore_bundle.model import MessageSignature, SignedBundle
 from mint2m_verify.sigstore_bundle.reading import read_bundle
-from mint2m_verify.statement import PAYLOAD_TYPE, SEAL_TYPE, Envelope, is_plain, parse_bundle
+from mint2m_verify.statement import PAYLOAD_TYPE, SEAL_TYPE, Envelope, SealStatement, is_plain, parse_bundle
 
 #: Who may sign a validation plan is asked of a policy under this role.
 PLAN_ROLE = Role(predicate_type=PLAN_TYPE)
@@ -66,15 +66,24 @@ def read_signed(raw: bytes, *, file: str, anchor: Anchor) -> Signed:
 
 
 def check_signed(
-    signed: Signed, anchor: Anchor, role: Role, signers: Signers, *, hardware_class: str, claim_scope: str
+    signed: Signed, anchor: Anchor, role: Role, signers: Signers, seal: SealStatement | None = None
 ) -> Generator[Finding, None, None]:
-    """What `anchor` has against the signature of one statement; nothing where only the last seal counts."""
+    """What `anchor` has against the signature of one statement; nothing where only the last seal counts.
+
+    Args:
+        seal: what the statement says where it is a seal; its class and scope count by the policy's word alone.
+    """
     if isinstance(anchor, PolicyAnchor) and signed.bundle is not None:
         accepted = yield from judge_signatures(anchor, (signed.bundle,), role)
         signers.accepted.append(accepted)
-        yield from check_asserted(
-            anchor, accepted, hardware_class=hardware_class, claim_scope=claim_scope, file=signed.file
-        )
+        if seal is not None:
+            yield from check_asserted(
+                anchor,
+                accepted,
+                hardware_class=seal.hardware_class,
+                claim_scope=seal.claim_scope,
+                file=signed.file,
+            )
     elif isinstance(anchor, KeyAnchor) and signed.envelope is not None:
         yield from by_key(signed.envelope, anchor, file=signed.file)
 
