@@ -53,7 +53,10 @@ def show(
     """Show the id and kind of a key: the SHA-256 by which seals name it."""
     from mint2m.signer_options import ask
     from mint2m_verify import signing
-    from mint2m_verify.signers.passphrase import passphrase_of
+    from mint2m_verify.signers.passphrase import Opener, read_passphrase
 
-    half, kind, identity = signing.describe(file, passphrase_of(file, passphrase_file, ask))
+    secret = None if passphrase_file is None else read_passphrase(passphrase_file)
+    opener = Opener(file, secret=secret, ask=ask)
+    half, kind, identity = signing.describe(file, opener)
+    opener.check_needed()
     return Outcome(text=f"key  {identity}\n     {half} half, {kind}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mint2m.outcome import Outcome, ReportFormat, present
-from mint2m.verify_commands import Consistency, Digest, Form, Key, Policy, TrustedRoot
+from mint2m.verify_options import Consistency, Digest, Form, Key, Policy, TrustedRoot
 
 
 def register(app: typer.Typer) -> None:

@@ -47,6 +47,7 @@ def tree(
     form: Annotated[Format, typer.Option("--format", help="text or json.")] = Format.TEXT,
 ) -> Outcome:
     """Seal a run directory that verifies; with --output F, sign the files of any directory for other tools instead."""
+    from mint2m.hash_bar import hash_bar
     from mint2m.signer_options import ask
     from mint2m_verify.sealing import sign_tree
     from mint2m_verify.signers.choose import SignerOptions
@@ -63,7 +64,10 @@ def tree(
         issuer=issuer,
     )
     chosen = options.choose(ask=ask)
-    return present(sign_tree(directory, chosen, key_file=key or public_key, output=output, cosign=cosign), form)
+    place = key or public_key
+    with hash_bar() as bar:
+        report = sign_tree(directory, chosen, key_file=place, output=output, cosign=cosign, progress=bar)
+    return present(report, form)
 
 
 def file(
@@ -78,6 +82,7 @@ def file(
     identity: Identity = None,
     issuer: Issuer = None,
     output: Annotated[Path | None, typer.Option("--output", help="The bundle of a single FILE.")] = None,
+    form: Annotated[Format, typer.Option("--format", help="text or json.")] = Format.TEXT,
 ) -> Outcome:
     """Sign files: the Sigstore bundle of FILE is FILE.sigstore.json, and says nothing of the file's name."""
     from mint2m.sign_texts import files_outcome
@@ -97,4 +102,4 @@ def file(
         issuer=issuer,
     )
     chosen = options.choose(ask=ask)
-    return files_outcome(sign_files(files, chosen, output=output), chosen.describe())
+    return files_outcome(sign_files(files, chosen, output=output), chosen.describe(), form)

@@ -54,7 +54,10 @@ def ask(wanted: str) -> bytes | None:
 
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
-    return getpass.getpass(f"{wanted}: ").encode()
+    try:
+        return getpass.getpass(f"{wanted}: ").encode()
+    except EOFError:  # the person closed the line without a word
+        return None
 
 
 def ask_new(wanted: str) -> bytes | None:

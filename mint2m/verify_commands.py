@@ -1,4 +1,4 @@
-"""`mint2m verify run | chain | receipt | checkpoint | manifest`: evidence against what the auditor brought."""
+"""`mint2m verify run | chain | receipt | checkpoint | manifest | evidence`: evidence against the auditor's anchor."""
 
 from __future__ import annotations
 
@@ -7,27 +7,11 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from mint2m.outcome import Outcome, ReportFormat, present
+from mint2m.outcome import Outcome, ReportFormat, present, report_files
 from mint2m.verify_bundle_command import bundle
+from mint2m.verify_options import At, Consistency, Digest, Form, Key, Policy, Reports, TrustedRoot
 from mint2m.verify_signature_command import signature
 
-Form: TypeAlias = Annotated[ReportFormat, typer.Option("--format", help="How the report is written.")]
-Key: TypeAlias = Annotated[
-    Path | None, typer.Option("--key", help="Anchor: public key (PEM) of who should have signed.")
-]
-Digest: TypeAlias = Annotated[str | None, typer.Option("--digest", help="Anchor: SHA-256 that you got another way.")]
-Consistency: TypeAlias = Annotated[
-    bool, typer.Option("--consistency-only", help="Ask only whether the evidence agrees with itself.")
-]
-Policy: TypeAlias = Annotated[
-    Path | None, typer.Option("--policy", help="Anchor: trust policy; see mint2m trust init.")
-]
-TrustedRoot: TypeAlias = Annotated[
-    Path | None, typer.Option("--trusted-root", help="Sigstore root that the policy names: a file, or public-good.")
-]
-At: TypeAlias = Annotated[
-    str | None, typer.Option("--at", help="Evaluation time, RFC 3339 with Z; for a policy now where not given.")
-]
 ExpectPlan: TypeAlias = Annotated[str | None, typer.Option("--expect-plan", help="SHA-256 of the plan it must be of.")]
 ExpectNonce: TypeAlias = Annotated[str | None, typer.Option("--expect-nonce", help="Instance nonce it must be of.")]
 ExpectSeal: TypeAlias = Annotated[str | None, typer.Option("--expect-seal", help="SHA-256 of the seal's payload.")]
@@ -72,18 +56,20 @@ def run(
     expect_seal: ExpectSeal = None,
     expect_source: ExpectSource = None,
     form: Form = ReportFormat.TEXT,
+    report: Reports = None,
 ) -> Outcome:
     """Verify a run directory: seal, files, plan, ranks, losses, optimizer step. --digest is of the seal's payload."""
     from mint2m.hash_bar import hash_bar
     from mint2m_verify.anchor import choose, options
     from mint2m_verify.run import verify_run
 
+    files = report_files(report)
     anchor = choose(
         policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
     )
     with hash_bar() as progress:
         wanted = options(at, expect_plan, expect_nonce, expect_seal, expect_source, progress)
-        return present(verify_run(directory, anchor, wanted), form)
+        return present(verify_run(directory, anchor, wanted), form, files)
 
 
 def chain(
@@ -106,6 +92,7 @@ def chain(
     expect_seal: ExpectSeal = None,
     expect_source: ExpectSource = None,
     form: Form = ReportFormat.TEXT,
+    report: Reports = None,
 ) -> Outcome:
     """Verify a promotion chain: every stage again from raw artifacts, by the plan's bounds alone."""
     from mint2m.hash_bar import hash_bar
@@ -113,12 +100,13 @@ def chain(
     from mint2m_verify.chain.options import chain_options
     from mint2m_verify.chain.verify import verify_chain
 
+    files = report_files(report)
     anchor = choose(
         policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
     )
     with hash_bar() as progress:
         wanted = options(at, expect_plan, expect_nonce, expect_seal, expect_source, progress)
-        return present(verify_chain(directory, anchor, chain_options(wanted, through, plan_key, known)), form)
+        return present(verify_chain(directory, anchor, chain_options(wanted, through, plan_key, known)), form, files)
 
 
 def receipt(
@@ -133,15 +121,17 @@ def receipt(
     at: At = None,
     expect_plan: ExpectPlan = None,
     form: Form = ReportFormat.TEXT,
+    report: Reports = None,
 ) -> Outcome:
     """Verify a receipt, and that the files it names are those at hand. --digest is of the receipt's file."""
     from mint2m_verify.anchor import choose, options
     from mint2m_verify.verify_receipt import verify_receipt
 
+    files = report_files(report)
     anchor = choose(
         policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
     )
-    return present(verify_receipt(file, root, seal, anchor, options(at, expect_plan)), form)
+    return present(verify_receipt(file, root, seal, anchor, options(at, expect_plan)), form, files)
 
 
 def checkpoint(
@@ -159,21 +149,28 @@ def checkpoint(
     consistency_only: Consistency = False,
     at: At = None,
     form: Form = ReportFormat.TEXT,
+    report: Reports = None,
 ) -> Outcome:
     """Verify a checkpoint file by file. --digest is of the manifest's root or file."""
     from mint2m.hash_bar import hash_bar
     from mint2m_verify.anchor import choose, options
-    from mint2m_verify.model_signing import verify_model
     from mint2m_verify.verify_tree import verify_checkpoint
 
+    files = report_files(report)
     anchor = choose(
         policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
     )
     with hash_bar() as progress:
         if signature is not None:
+            from mint2m_verify.model_signing import verify_model
+
             wanted = options(at, progress=progress)
-            return present(verify_model(directory, signature, anchor, wanted, manifest=manifest, seal=seal), form)
-        return present(verify_checkpoint(directory, manifest, seal, anchor, options(at, progress=progress)), form)
+            return present(
+                verify_model(directory, signature, anchor, wanted, manifest=manifest, seal=seal), form, files
+            )
+        return present(
+            verify_checkpoint(directory, manifest, seal, anchor, options(at, progress=progress)), form, files
+        )
 
 
 def manifest(
@@ -187,17 +184,19 @@ def manifest(
     consistency_only: Consistency = False,
     at: At = None,
     form: Form = ReportFormat.TEXT,
+    report: Reports = None,
 ) -> Outcome:
     """Verify a directory against a manifest of any kind. --digest is of the manifest's root or file."""
     from mint2m.hash_bar import hash_bar
     from mint2m_verify.anchor import choose, options
     from mint2m_verify.verify_tree import verify_manifest
 
+    files = report_files(report)
     anchor = choose(
         policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
     )
     with hash_bar() as progress:
-        return present(verify_manifest(file, root, seal, anchor, options(at, progress=progress)), form)
+        return present(verify_manifest(file, root, seal, anchor, options(at, progress=progress)), form, files)
 
 
 def evidence(
@@ -209,14 +208,16 @@ def evidence(
     consistency_only: Consistency = False,
     at: At = None,
     form: Form = ReportFormat.TEXT,
+    report: Reports = None,
 ) -> Outcome:
     """Verify published evidence and say what each part is worth. --digest is of manifest.json or its root."""
     from mint2m.hash_bar import hash_bar
     from mint2m_verify.anchor import choose, options
     from mint2m_verify.verify_evidence import verify_evidence
 
+    files = report_files(report)
     anchor = choose(
         key=key, digest=digest, consistency_only=consistency_only, policy=policy, trusted_root=trusted_root, at=at
     )
     with hash_bar() as progress:
-        return present(verify_evidence(directory, anchor, options(at, progress=progress)), form)
+        return present(verify_evidence(directory, anchor, options(at, progress=progress)), form, files)

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mint2m.outcome import Outcome, ReportFormat, present
+from mint2m.outcome import Outcome, ReportFormat, present, report_files
+from mint2m.verify_options import At, Form, Key, Policy, Reports
 
 
 def signature(
@@ -15,32 +16,28 @@ def signature(
     bundle: Annotated[
         list[Path], typer.Option("--bundle", help="Sigstore bundle, lines of them, or PEP 740; repeat for more.")
     ],
-    policy: Annotated[
-        Path | None, typer.Option("--policy", help="Anchor: trust policy; see mint2m trust init.")
-    ] = None,
+    policy: Policy = None,
     certificate_identity: Annotated[
         str | None, typer.Option("--certificate-identity", help="Anchor: who signed, exact or up to a trailing *.")
     ] = None,
     certificate_oidc_issuer: Annotated[
         str | None, typer.Option("--certificate-oidc-issuer", help="The provider that vouches for that identity.")
     ] = None,
-    key: Annotated[
-        Path | None, typer.Option("--key", help="Anchor: public key (PEM) of who should have signed.")
-    ] = None,
+    key: Key = None,
     trusted_root: Annotated[
         Path | None, typer.Option("--trusted-root", help="Sigstore root to believe: a file, or public-good.")
     ] = None,
     predicate_type: Annotated[
         str | None, typer.Option("--predicate-type", help="What each bundle must be a statement of.")
     ] = None,
-    at: Annotated[
-        str | None, typer.Option("--at", help="Evaluation time, RFC 3339 with Z; for a policy now where not given.")
-    ] = None,
-    form: Annotated[ReportFormat, typer.Option("--format", help="For people, tools or CI.")] = ReportFormat.TEXT,
+    at: At = None,
+    form: Form = ReportFormat.TEXT,
+    report: Reports = None,
 ) -> Outcome:
     """Verify a signed file: every bundle must hold, be about it, and be by whom you name."""
     from mint2m_verify.verify_signature import choose_signer, verify_signature
 
+    files = report_files(report)
     anchor = choose_signer(
         policy=policy,
         identity=certificate_identity,
@@ -49,4 +46,4 @@ def signature(
         trusted_root=trusted_root,
         at=at,
     )
-    return present(verify_signature(artifact, bundle, anchor, predicate_type=predicate_type, at=at), form)
+    return present(verify_signature(artifact, bundle, anchor, predicate_type=predicate_type, at=at), form, files)

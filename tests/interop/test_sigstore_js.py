@@ -117,8 +117,9 @@ def test_certificate_bundles_over_a_file_are_accepted_under_their_root(
 def test_certificate_bundles_over_a_statement_are_accepted_under_their_root(
     verifier: Verifier, root: PrivateRoot, log: LogVersion
 ) -> None:
-    raw = root.sign_dsse(STATEMENT, WHO, ISSUER, log=log)
-    assert verifier.ask(raw, **of_root(root)) == "accepted"
+    for timestamp in (None, True):
+        raw = root.sign_dsse(STATEMENT, WHO, ISSUER, log=log, timestamp=timestamp)
+        assert verifier.ask(raw, **of_root(root)) == "accepted"
     changed = json.loads(raw)
     changed["dsseEnvelope"]["payload"] = base64.b64encode(STATEMENT + b" ").decode()
     assert verifier.ask(changed, **of_root(root)) != "accepted"

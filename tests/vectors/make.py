@@ -18,6 +18,7 @@ from maker import (
     cases_json,
     cases_numbers,
     cases_policy,
+    cases_policy_demands,
     cases_policy_run,
     cases_ranks,
     cases_receipt,
@@ -41,6 +42,7 @@ MODULES = (
     cases_receipt,
     cases_policy,
     cases_policy_run,
+    cases_policy_demands,
     cases_right,
     cases_chain,
 )

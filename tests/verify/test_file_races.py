@@ -2,31 +2,21 @@
 
 Whatever happens, a verification ends, with a report and never with an exception; and it accepts only where the bytes
 that it hashed were the genuine ones. Where a moment matters the change is made at that very moment, by a hook; where
-luck does, a thread changes the files as fast as it can.
+luck does, a thread changes the files as fast as it can. Archives: tests/verify/bundle/test_archive_races.py.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import shutil
-import socket
 import stat
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from mint2m.__main__ import run as command_line
-from mint2m_verify.bundle import gzipped
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import FindingError
 from mint2m_verify.walk import read_tree
@@ -34,243 +24,11 @@ from mint2m_verify.walk import read_tree
 VECTORS = Path(__file__).resolve().parents[1] / "vectors"
 RUN, KEY = VECTORS / "bases/run", VECTORS / "test-only-keys/release.pub"
 
-_FIXTURES = Path(__file__).with_name("bundle") / "conftest.py"
-_SPEC = importlib.util.spec_from_file_location("mint2m_test_release_fixtures", _FIXTURES)
+_SPEC = importlib.util.spec_from_file_location("mint2m_test_race_kit", Path(__file__).with_name("race_kit.py"))
 assert _SPEC is not None and _SPEC.loader is not None
-_MODULE = sys.modules.get(_SPEC.name) or importlib.util.module_from_spec(_SPEC)
-if _SPEC.name not in sys.modules:
-    sys.modules[_SPEC.name] = _MODULE
-    _SPEC.loader.exec_module(_MODULE)
-kit, release = _MODULE.kit, _MODULE.release
-
-#: Verifications under a racing thread.
-ROUNDS = 12
-
-#: A verification that takes longer hangs.
-LONGEST_S = 60
-
-
-def verify(*words: object) -> dict[str, Any]:
-    """The report; a verification that ends in an internal error is no verdict."""
-    started = time.monotonic()
-    outcome = command_line([*map(str, words), "--format", "json"])
-    assert time.monotonic() - started < LONGEST_S
-    report: dict[str, Any] = json.loads(outcome.text)
-    assert report["exit_code"] in (0, 1, 2, 4, 5), report["findings"]
-    return report
-
-
-def ids(report: dict[str, Any]) -> list[str]:
-    return [finding["id"] for finding in report["findings"]]
-
-
-@contextmanager
-def meanwhile(action: Callable[[], None]) -> Iterator[None]:
-    """`action` again and again on a thread of its own, until the block ends."""
-    stop = threading.Event()
-
-    def again() -> None:
-        while not stop.is_set():
-            action()
-
-    thread = threading.Thread(target=again, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(LONGEST_S)
-        assert not thread.is_alive()
-
-
-def device(place: Path) -> None:
-    """A node like /dev/zero, which never ends; only the superuser can make one."""
-    try:
-        os.mknod(place, stat.S_IFCHR | 0o600, os.makedev(1, 5))
-    except PermissionError:
-        pytest.skip("making a device node needs the superuser")
-
-
-def make(kind: str, place: Path) -> None:
-    """Something that is no regular file, at `place`."""
-    match kind:
-        case "pipe":
-            os.mkfifo(place)
-        case "device":
-            device(place)
-        case "link":
-            place.symlink_to("/dev/zero")
-        case "directory":
-            place.mkdir()
-        case "socket":
-            here = Path.cwd()
-            os.chdir(place.parent)  # a socket's path is limited to about a hundred characters
-            try:
-                with socket.socket(socket.AF_UNIX) as server:
-                    server.bind(place.name)
-            finally:
-                os.chdir(here)
-
-
-KINDS = ("pipe", "device", "link", "directory", "socket")
-
-
-# Release archives
-
-
-@pytest.fixture
-def archive(kit: ModuleType, release: Any, tmp_path: Path) -> Path:
-    place = tmp_path / kit.NAME
-    place.write_bytes(release.archive)
-    return place
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_archive_that_is_no_file_is_refused_at_once(
-    kind: str, kit: ModuleType, release: Any, tmp_path: Path
-) -> None:
-    make(kind, tmp_path / kit.NAME)
-    report = verify("verify", "bundle", tmp_path / kit.NAME, "--key", release.public)
-    assert ids(report) == ["file.not-regular"]
-
-
-@pytest.mark.parametrize("kind", ["pipe", "link"])
-def test_an_archive_that_is_swapped_before_it_is_opened_is_refused(
-    kind: str, archive: Path, release: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    genuine = os.open
-
-    def swapped(path: Any, *arguments: Any, **options: Any) -> int:
-        if Path(path) == archive and archive.is_file() and not archive.is_symlink():
-            archive.unlink()
-            make(kind, archive)
-        return genuine(path, *arguments, **options)
-
-    monkeypatch.setattr(os, "open", swapped)
-    assert ids(verify("verify", "bundle", archive, "--key", release.public)) == ["file.not-regular"]
-
-
-@pytest.mark.parametrize("change", ["cut", "emptied", "overwritten", "appended"])
-def test_an_archive_that_changes_while_it_is_read_is_refused_and_nothing_is_unpacked(
-    change: str, archive: Path, release: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size, genuine, done = archive.stat().st_size, os.read, []
-    monkeypatch.setattr(gzipped, "_READ_BYTES", 4096)
-
-    def read(descriptor: int, count: int) -> bytes:
-        piece = genuine(descriptor, count)
-        if not done:
-            done.append(True)
-            match change:
-                case "cut":
-                    os.truncate(archive, size - 5000)
-                case "emptied":
-                    os.truncate(archive, 0)
-                case "overwritten":
-                    with archive.open("r+b") as stream:
-                        stream.seek(size // 2)
-                        stream.write(bytes(3000))
-                case "appended":
-                    with archive.open("ab") as stream:
-                        stream.write(b"more")
-        return piece
-
-    monkeypatch.setattr(gzipped.os, "read", read)
-    words = ("--key", release.public, "--verified-output", tmp_path / "out")
-    report = verify("verify", "bundle", archive, *words)
-    assert done
-    assert report["exit_code"] in (1, 5)
-    assert not (tmp_path / "out").exists()
-    assert not list(tmp_path.glob(".*"))
-
-
-def test_an_archive_renamed_away_while_it_is_read_is_the_one_that_was_opened(
-    archive: Path, release: Any, kit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is read after the swap is still the opened file: the report is on that, whole."""
-    genuine, done = os.read, []
-    monkeypatch.setattr(gzipped, "_READ_BYTES", 4096)
-
-    def read(descriptor: int, count: int) -> bytes:
-        piece = genuine(descriptor, count)
-        if not done:
-            done.append(True)
-            (tmp_path / "evil").write_bytes(b"evil")
-            (tmp_path / "evil").rename(archive)
-        return piece
-
-    monkeypatch.setattr(gzipped.os, "read", read)
-    words = ("--key", release.public, "--verified-output", tmp_path / "out")
-    assert verify("verify", "bundle", archive, *words)["exit_code"] == 0
-    assert (tmp_path / "out/source/README.md").read_bytes() == kit.small_files()["README.md"]
-
-
-def test_whatever_archive_a_racing_thread_puts_there_only_the_genuine_one_is_unpacked(
-    archive: Path, release: Any, kit: ModuleType, tmp_path: Path
-) -> None:
-    entries = kit.entries_of(release.archive)
-    hostile = kit.archive(kit.changed(entries, "source/README.md", content=b"# A pr0ject\n"))
-    (tmp_path / "side").mkdir()
-    turn = iter(range(1 << 30))
-
-    def swap() -> None:
-        raw = (release.archive, hostile, release.archive[:5000])[next(turn) % 3]
-        (tmp_path / "side/new").write_bytes(raw)
-        (tmp_path / "side/new").rename(archive)
-
-    codes = set()
-    with meanwhile(swap):
-        for number in range(ROUNDS):
-            out = tmp_path / f"out-{number}"
-            report = verify("verify", "bundle", archive, "--key", release.public, "--verified-output", out)
-            codes.add(report["exit_code"])
-            assert out.exists() == (report["exit_code"] == 0)
-            if out.exists():
-                assert (out / "source/README.md").read_bytes() == b"# A project\n"
-    assert codes & {1, 5} and codes <= {0, 1, 5}
-
-
-def test_whatever_a_racing_thread_writes_into_the_archive_only_the_genuine_bytes_are_unpacked(
-    archive: Path, release: Any, tmp_path: Path
-) -> None:
-    place = release.archive.index(b"# A project")
-
-    def scribble() -> None:
-        with archive.open("r+b", buffering=0) as stream:
-            stream.seek(place)
-            stream.write(b"# A pr0ject")
-            time.sleep(0.01)
-            stream.seek(place)
-            stream.write(b"# A project")
-        time.sleep(0.01)
-
-    with meanwhile(scribble):
-        for number in range(ROUNDS):
-            out = tmp_path / f"out-{number}"
-            report = verify("verify", "bundle", archive, "--key", release.public, "--verified-output", out)
-            assert report["exit_code"] in (0, 1, 5)
-            assert out.exists() == (report["exit_code"] == 0)
-            assert not out.exists() or (out / "source/README.md").read_bytes() == b"# A project\n"
-
-
-def test_a_checkout_that_changes_while_it_is_compared_is_not_accepted(
-    archive: Path, release: Any, kit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkout = kit.small_source(tmp_path / "checkout")
-    genuine, done = os.readv, []
-
-    def readv(descriptor: int, buffers: Any) -> int:
-        count = genuine(descriptor, buffers)
-        if count and not done:
-            done.append(True)
-            for path in checkout.rglob("*.md"):
-                with path.open("ab") as stream:
-                    stream.write(b"more")
-        return count
-
-    monkeypatch.setattr(os, "readv", readv)
-    report = verify("verify", "bundle", archive, "--key", release.public, "--checkout", checkout)
-    assert report["exit_code"] in (1, 5)
+races = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(races)  # test modules do not import each other
+verify, ids, make, meanwhile, device = races.verify, races.ids, races.make, races.meanwhile, races.device
 
 
 # Directories: runs and checkpoints
@@ -309,7 +67,7 @@ def test_the_genuine_directory_is_accepted_by_each_command(command: str, evidenc
     assert verify(*words)["exit_code"] == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", races.KINDS)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_no_file_in_a_tree_is_refused_and_does_not_hold_anybody_up(
     command: str, kind: str, evidence: Path
@@ -433,7 +191,7 @@ def test_whatever_a_racing_thread_does_to_a_file_the_command_ends_with_a_report(
 
     codes = set()
     with meanwhile(disturb):
-        for _ in range(ROUNDS):
+        for _ in range(races.ROUNDS):
             codes.add(verify(*words)["exit_code"])
     assert codes <= {0, 1, 5} and codes & {1, 5}
 
@@ -481,7 +239,7 @@ def signed_file(mint2m: Any, tmp_path: Path) -> tuple[Path, Path, Path]:
     return place, tmp_path / "artifact.sigstore.json", tmp_path / "key.pub"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", races.KINDS)
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_a_signature_s_files_that_are_no_files_are_refused_at_once(
     which: int, kind: str, signed_file: tuple[Path, Path, Path]
@@ -509,14 +267,6 @@ def test_whatever_a_racing_thread_writes_only_the_genuine_file_is_signed(
 
     codes = set()
     with meanwhile(swap):
-        for _ in range(ROUNDS):
+        for _ in range(races.ROUNDS):
             codes.add(verify("verify", "signature", artifact, "--bundle", bundle, "--key", key)["exit_code"])
     assert codes <= {0, 1}
-
-
-def test_a_command_of_its_own_ends_on_a_pipe_without_a_traceback(kit: ModuleType, release: Any, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / kit.NAME)
-    words = [sys.executable, "-m", "mint2m", "verify", "bundle", tmp_path / kit.NAME, "--key", release.public]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=LONGEST_S, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "file.not-regular" in done.stdout

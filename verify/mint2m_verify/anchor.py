@@ -129,7 +129,7 @@ def choose(
 
 def read_key(path: Path) -> KeyAnchor:
     """The public key in `path`, with what tells its file apart from the evidence."""
-    raw, file = read_anchor_file(path, limit=KEY_LIMIT)
+    raw, file = read_anchor_file(path, limit=KEY_LIMIT, fault="key.malformed")
     return KeyAnchor(
         path=path,
         key=parse_public_key(raw, file=str(path)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mint2m_verify.canonical import sha256_hex
-from mint2m_verify.finding import Finding, found
+from mint2m_verify.finding import Finding, FindingError, Verdict, found
 from mint2m_verify.named_input import read_named
 from mint2m_verify.walk import ReadFile
 
@@ -26,9 +26,20 @@ class AnchorFile:
     inode: int
 
 
-def read_anchor_file(path: Path, *, limit: int) -> tuple[bytes, AnchorFile]:
-    """The bytes of an anchor and what tells its file apart; raises as `read_named`."""
-    raw = read_named(path, limit=limit)
+def read_anchor_file(path: Path, *, limit: int, fault: str) -> tuple[bytes, AnchorFile]:
+    """The bytes of an anchor and what tells its file apart.
+
+    Raises:
+        FindingError: `input.missing`, what the system says (exit 5), or `fault`: a directory, a pipe or a file of
+            gigabytes is no evidence that failed, the caller named the wrong thing.
+    """
+    try:
+        raw = read_named(path, limit=limit)
+    except FindingError as error:
+        if error.finding.verdict is not Verdict.FAILED:
+            raise
+        actual = f"{error.finding.id}: {error.finding.message}"
+        raise FindingError(found(fault, file=str(path), actual=actual)) from error
     return raw, anchor_file(path, raw)
 
 

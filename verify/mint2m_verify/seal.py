@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mint2m_verify import layout
 from mint2m_verify.anchor import Anchor, KeyAnchor
@@ -17,8 +18,6 @@ from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.findings import Check
 from mint2m_verify.policy.anchor import PolicyAnchor
-from mint2m_verify.sigstore_bundle.model import MessageSignature, SignedBundle
-from mint2m_verify.sigstore_bundle.reading import read_bundle
 from mint2m_verify.statement import (
     BUNDLE_LIMIT,
     PAYLOAD_TYPE,
@@ -31,6 +30,9 @@ from mint2m_verify.statement import (
 )
 from mint2m_verify.tree import compare
 from mint2m_verify.walk import Snapshot
+
+if TYPE_CHECKING:
+    from mint2m_verify.sigstore_bundle import SignedBundle  # loaded where a bundle is more than a key's signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,21 +65,21 @@ def read_seal(files: SealFiles, anchor: Anchor) -> tuple[Seal | None, tuple[Find
     if files.seal is None:
         return None, (found("seal.missing", file=layout.SEAL),)
     try:
-        envelope, bundle = _first(files.seal, anchor)
-        payload = _payload(envelope or bundle)
+        first = _first(files.seal, anchor)
+        payload = first.payload if isinstance(first, Envelope) else _payload(first)
         statement = parse_statement(payload, file=layout.SEAL)
     except FindingError as fault:
         return None, (fault.finding,)
     faults: list[Finding] = []
-    material = "certificate" if envelope is None and bundle is not None and bundle.material == "certificate" else "key"
+    material = "key" if isinstance(first, Envelope) or first.material == "public-key" else "certificate"
     if (statement.signer == "certificate") != (material == "certificate"):
         where = "/predicate/signer"
         expected, actual = f"signed with a {material}", statement.signer
         faults.append(found("seal.binding-mismatch", file=layout.SEAL, pointer=where, expected=expected, actual=actual))
-    bundles = [] if bundle is None else [bundle]
+    bundles = [] if isinstance(first, Envelope) else [first]
     for path, raw in files.cosignatures.items():
         try:
-            other = read_bundle(raw, file=path)
+            other = _read(raw, path)
             if _payload(other) != payload:
                 expected = f"the payload of {layout.SEAL}"
                 raise FindingError(found("seal.cosignature-differs", file=path, expected=expected))
@@ -87,7 +89,7 @@ def read_seal(files: SealFiles, anchor: Anchor) -> tuple[Seal | None, tuple[Find
             bundles.append(other)
     seal = Seal(
         statement=statement,
-        envelope=envelope,
+        envelope=first if isinstance(first, Envelope) else None,
         bundles=tuple(bundles) if isinstance(anchor, PolicyAnchor) else (),
         cosignatures=tuple(files.cosignatures),
     )
@@ -107,20 +109,26 @@ def read_beside(seal: bytes | None, folder: Path) -> tuple[SealFiles, tuple[Find
     return SealFiles(seal=seal, cosignatures=raw), tuple(faults)
 
 
-def _first(raw: bytes, anchor: Anchor) -> tuple[Envelope | None, SignedBundle | None]:
+def _first(raw: bytes, anchor: Anchor) -> Envelope | SignedBundle:
     """The seal's own bundle: as a policy judges it, as a key does, or as whoever only looks at its payload reads it."""
-    if isinstance(anchor, PolicyAnchor):
-        return None, read_bundle(raw, file=layout.SEAL)
-    if isinstance(anchor, KeyAnchor) or is_plain(raw, file=layout.SEAL):
-        return parse_bundle(raw, file=layout.SEAL), None
-    return None, read_bundle(raw, file=layout.SEAL)
+    plain = isinstance(anchor, KeyAnchor) or (not isinstance(anchor, PolicyAnchor) and is_plain(raw, file=layout.SEAL))
+    return parse_bundle(raw, file=layout.SEAL) if plain else _read(raw, layout.SEAL)
 
 
-def _payload(bundle: Envelope | SignedBundle | None) -> bytes:
-    content = bundle.content if isinstance(bundle, SignedBundle) else bundle
-    file = bundle.file if isinstance(bundle, SignedBundle) else layout.SEAL
-    if content is None or isinstance(content, MessageSignature) or content.payload_type != PAYLOAD_TYPE:
-        raise FindingError(found("seal.bundle-invalid", file=file, pointer="/dsseEnvelope", expected=PAYLOAD_TYPE))
+def _read(raw: bytes, file: str) -> SignedBundle:
+    from mint2m_verify.sigstore_bundle import read_bundle
+
+    return read_bundle(raw, file=file)
+
+
+def _payload(bundle: SignedBundle) -> bytes:
+    from mint2m_verify.sigstore_bundle import MessageSignature
+
+    content = bundle.content
+    if isinstance(content, MessageSignature) or content.payload_type != PAYLOAD_TYPE:
+        raise FindingError(
+            found("seal.bundle-invalid", file=bundle.file, pointer="/dsseEnvelope", expected=PAYLOAD_TYPE)
+        )
     return content.payload
 
 

@@ -14,11 +14,11 @@ from mint2m_verify import layout
 from mint2m_verify.anchor import ConsistencyOnly, KeyAnchor, VerifyOptions
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.documents import Plan, TrainingReceipt
-from mint2m_verify.files import read_once, write_atomic
+from mint2m_verify.files import read_once
 from mint2m_verify.finding import FindingError, Report, found
 from mint2m_verify.run import verify_run
 from mint2m_verify.signers.signer import Signer
-from mint2m_verify.signing import public_key_pem
+from mint2m_verify.signing import create_file, public_key_pem
 from mint2m_verify.statement import BUNDLE_LIMIT, SealStatement, SignerClass, Subject, parse_statement, seal_statement
 from mint2m_verify.walk import Progress, read_tree
 
@@ -61,6 +61,7 @@ def seal_run(root: Path, signer: Signer, *, progress: Progress | None = None) ->
     place = root / layout.SEAL
     if place.exists():
         raise FindingError(found("file.exists", file=str(place), hint="--cosign adds a signature to a seal"))
+    _check_before(root, signer, progress=progress)
     statement = statement_of(root, signer=signer.kind, progress=progress)
     bundle = signer.sign_statement(statement.payload)
     place.parent.mkdir(exist_ok=True)
@@ -82,6 +83,7 @@ def cosign_run(root: Path, signer: Signer, *, progress: Progress | None = None) 
     statement = parse_statement(_payload(raw), file=layout.SEAL)
     for place in (root / path for path in layout.COSIGNATURES):
         if not place.exists():
+            _check_before(root, signer, progress=progress)
             _write_and_check(root, place, signer.sign_statement(statement.payload), progress=progress)
             return place
     most = f"at most {len(layout.COSIGNATURES) + 1} signatures"
@@ -89,7 +91,13 @@ def cosign_run(root: Path, signer: Signer, *, progress: Progress | None = None) 
 
 
 def sign_tree(
-    root: Path, signer: Signer, *, key_file: Path | None = None, output: Path | None = None, cosign: bool = False
+    root: Path,
+    signer: Signer,
+    *,
+    key_file: Path | None = None,
+    output: Path | None = None,
+    cosign: bool = False,
+    progress: Progress | None = None,
 ) -> Report:
     """`mint2m sign tree DIR`: seal the run, or add to its seal; with `output`, sign the files of any directory.
 
@@ -107,15 +115,15 @@ def sign_tree(
 
         if cosign:
             raise FindingError(found("usage.invalid", expected="--cosign or --output", actual="both"))
-        return sign_and_verify(root, signer, output, key_file=key_file)
+        return sign_and_verify(root, signer, output, key_file=key_file, progress=progress)
     if not any((root / path).exists() for path in layout.REQUIRED_FILES):
         expected = "a run directory, or --output FILE for the files of any other"
         raise FindingError(found("usage.invalid", expected=expected, actual=str(root)))
     if cosign:
-        cosign_run(root, signer)
-        return verify_run(root, ConsistencyOnly(), VerifyOptions())
-    seal_run(root, signer)
-    return verify_run(root, own_anchor(signer, key_file), VerifyOptions())
+        cosign_run(root, signer, progress=progress)
+        return verify_run(root, ConsistencyOnly(), VerifyOptions(progress=progress))
+    seal_run(root, signer, progress=progress)
+    return verify_run(root, own_anchor(signer, key_file), VerifyOptions(progress=progress))
 
 
 def own_anchor(signer: Signer, path: Path | None) -> KeyAnchor | ConsistencyOnly:
@@ -137,13 +145,26 @@ def own_anchor(signer: Signer, path: Path | None) -> KeyAnchor | ConsistencyOnly
     )
 
 
-def _write_and_check(root: Path, place: Path, bundle: bytes, *, progress: Progress | None) -> None:
-    write_atomic(place, bundle)
+def _check_before(root: Path, signer: Signer, *, progress: Progress | None) -> None:
+    """Where a signature cannot be taken back, since a log keeps it, the run is judged before there is one."""
+    if signer.kind != "certificate":
+        return
     report = verify_run(root, ConsistencyOnly(), VerifyOptions(progress=progress))
     for fault in report.roots:
-        # The signature is taken back: nobody shall hold one over a run that its own signer refuses.
+        if fault.id != "seal.missing":
+            raise FindingError(fault)
+
+
+def _write_and_check(root: Path, place: Path, bundle: bytes, *, progress: Progress | None) -> None:
+    create_file(place, bundle)
+    try:
+        report = verify_run(root, ConsistencyOnly(), VerifyOptions(progress=progress))
+        for fault in report.roots:
+            raise FindingError(fault)
+    except BaseException:
+        # The signature is taken back: nobody shall hold one over a run that its own signer refuses, or has not judged.
         place.unlink()
-        raise FindingError(fault)
+        raise
 
 
 def _payload(raw: bytes) -> bytes:

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
+from mint2m_verify.files import sync_directory
 from mint2m_verify.finding import FindingError, found
 from mint2m_verify.named_input import read_named
 
@@ -95,12 +96,11 @@ def load_private_key(path: Path, passphrase: Passphrase | None = None) -> Privat
             raise FindingError(found("key.encrypted", file=shown))
     try:
         key = load_pem_private_key(raw, password=secret)
-    except (TypeError, UnicodeEncodeError) as fault:  # a passphrase too many or too few; an undecodable header
-        raise FindingError(found("key.malformed", file=shown, expected=_ACCEPTED)) from fault
     except UnsupportedAlgorithm as fault:
         raise FindingError(found("key.unsupported", file=shown, expected=_ACCEPTED, actual=str(fault))) from fault
-    except ValueError as fault:
-        # The library says "incorrect password" in words only; a damaged encrypted key looks the same to anyone.
+    except (ValueError, TypeError) as fault:
+        # The library says "incorrect password" in words only; a damaged encrypted key looks the same to anyone. It has
+        # another type for an empty one.
         id = "key.malformed" if secret is None else "key.passphrase-wrong"
         raise FindingError(found(id, file=shown, expected=_ACCEPTED if secret is None else None)) from fault
     if isinstance(key, ed25519.Ed25519PrivateKey):
@@ -153,10 +153,18 @@ def new_key_pair(name: str, kind: KeyKind = "p256", passphrase: bytes | None = N
 
 
 def sign_bytes(message: bytes, key: PrivateKey) -> bytes:
-    """The signature of `message`: DER ECDSA with SHA-256, or raw Ed25519."""
+    """The signature of `message`: DER ECDSA with SHA-256, or raw Ed25519.
+
+    ECDSA is deterministic by RFC 6979 where OpenSSL can do that (3.2 and newer), so that the same release is the same
+    bytes; elsewhere each signature is another, and as good.
+    """
     if isinstance(key, ed25519.Ed25519PrivateKey):
         return key.sign(message)
-    return key.sign(message, ec.ECDSA(hashes.SHA256()))
+    try:
+        algorithm = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
+    except UnsupportedAlgorithm:
+        algorithm = ec.ECDSA(hashes.SHA256())
+    return key.sign(message, algorithm)
 
 
 def verify_bytes(message: bytes, signature: bytes, key: PublicKey) -> bool:
@@ -172,21 +180,39 @@ def verify_bytes(message: bytes, signature: bytes, key: PublicKey) -> bool:
 
 
 def create_file(path: Path, raw: bytes, *, mode: int = 0o644) -> None:
-    """Write a new file whole; raises `FindingError` (`file.exists`, `file.unwritable`), and leaves nothing then."""
+    """Write a new file: it appears whole under its name, or not at all, and replaces nothing.
+
+    Raises:
+        FindingError: `file.exists` or `file.unwritable`; nothing is left behind then.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(raw)
+                stream.flush()
+                os.fsync(stream.fileno())
+            _give_name(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_directory(path.parent)
     except FileExistsError as fault:
         raise FindingError(found("file.exists", file=str(path))) from fault
     except OSError as fault:
         raise FindingError(found("file.unwritable", file=str(path), actual=fault.strerror)) from fault
+
+
+def _give_name(temporary: Path, path: Path) -> None:
+    """A hard link fails where the name is taken, and a rename does not; some file systems have no links."""
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(raw)
-            stream.flush()
-            os.fsync(stream.fileno())
-    except OSError as fault:
-        path.unlink(missing_ok=True)
-        raise FindingError(found("file.unwritable", file=str(path), actual=fault.strerror)) from fault
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        raise
+    except OSError:
+        if path.exists() or path.is_symlink():
+            raise FileExistsError(path) from None
+        temporary.rename(path)
 
 
 def _is_encrypted(raw: bytes) -> bool:

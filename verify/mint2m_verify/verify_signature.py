@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from mint2m_verify.anchor import KeyAnchor, NoAnchor, choose, time_argument
 from mint2m_verify.finding import FindingError, NamedDigest, Report, Standing, Trust, found
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.named_input import read_named
-from mint2m_verify.policy.anchor import PolicyAnchor
-from mint2m_verify.seal import short
-from mint2m_verify.signing import PublicKey, key_id
+from mint2m_verify.signing import PublicKey, key_id, load_public_key
 from mint2m_verify.sigstore_bundle import (
     Artifact,
     CertificateSigner,
@@ -35,13 +32,17 @@ from mint2m_verify.sigstore_bundle import (
 )
 from mint2m_verify.sigstore_bundle.artifact import named_artifact
 from mint2m_verify.sigstore_bundle.reading import FILE_LIMIT
+from mint2m_verify.times import parse_time
+
+if TYPE_CHECKING:
+    from mint2m_verify.policy.anchor import PolicyAnchor  # loads every document, which only a policy needs
 
 #: The word for the root that the installed sigstore-python ships.
 PUBLIC_GOOD = "public-good"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdentityAnchor:
+class ByIdentity:
     """Who should have signed, under which root; `root_name` is the word by which the caller named it, if by one."""
 
     identity: str
@@ -51,14 +52,26 @@ class IdentityAnchor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyWithRoot:
+class ByKey:
     """The key that should have signed; with a root, log entries and timestamps of its signatures are verified too."""
 
-    anchor: KeyAnchor
+    key: PublicKey
     root: TrustRoot | None
 
 
-SignatureAnchor: TypeAlias = PolicyAnchor | IdentityAnchor | KeyWithRoot | NoAnchor
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByPolicy:
+    """A policy says who may sign what."""
+
+    policy: PolicyAnchor
+
+
+@dataclass(frozen=True, slots=True)
+class Nobody:
+    """The caller named no signer: nothing can be accepted."""
+
+
+SignatureAnchor: TypeAlias = ByPolicy | ByIdentity | ByKey | Nobody
 
 
 def choose_signer(
@@ -75,30 +88,33 @@ def choose_signer(
     Raises:
         FindingError: `usage.invalid`, `input.missing`, `key.*`, `policy.*` or `sigstore.root-invalid`.
     """
-    if identity is None and issuer is None:
-        if key is None or policy is not None:
-            anchor = choose(
-                key=key, digest=None, consistency_only=False, policy=policy, trusted_root=trusted_root, at=at
-            )
-            if isinstance(anchor, PolicyAnchor | NoAnchor):
-                return anchor
-            raise FindingError(found("usage.invalid", expected="one anchor"))
-        chosen = choose(key=key, digest=None, consistency_only=False)
-        if not isinstance(chosen, KeyAnchor):
-            raise FindingError(found("usage.invalid", expected="one anchor"))
-        return KeyWithRoot(anchor=chosen, root=None if trusted_root is None else _brought(trusted_root))
-    others = [name for name, value in (("--policy", policy), ("--key", key)) if value is not None]
-    if others:
-        actual = " and ".join((*others, "--certificate-identity"))
-        raise FindingError(found("usage.invalid", expected="one anchor", actual=actual))
+    named = identity if identity is not None else issuer
+    options = (("--policy", policy), ("--key", key), ("--certificate-identity", named))
+    given = [name for name, value in options if value is not None]
+    if len(given) > 1:
+        raise FindingError(found("usage.invalid", expected="one anchor", actual=" and ".join(given)))
+    if policy is not None:
+        from mint2m_verify.policy.reading import read_policy
+
+        return ByPolicy(policy=read_policy(policy, trusted_root=trusted_root, at=_time(at)))
+    if key is not None:
+        return ByKey(key=load_public_key(key), root=None if trusted_root is None else _brought(trusted_root))
+    if named is not None:
+        return _by_identity(identity, issuer, trusted_root)
+    if trusted_root is not None:
+        raise FindingError(
+            found("usage.invalid", expected="--trusted-root with --policy, --key or --certificate-identity")
+        )
+    return Nobody()
+
+
+def _by_identity(identity: str | None, issuer: str | None, trusted_root: Path | None) -> ByIdentity:
     if not identity or not issuer:
         raise FindingError(
             found("usage.invalid", expected="--certificate-identity and --certificate-oidc-issuer together")
         )
     if identity == "*":
-        raise FindingError(
-            found("usage.invalid", expected="an identity, or the beginning of one before `*`", actual="*")
-        )
+        raise FindingError(found("usage.invalid", expected="an identity, or its beginning before `*`", actual="*"))
     if trusted_root is None:
         raise FindingError(
             found(
@@ -108,9 +124,8 @@ def choose_signer(
             )
         )
     root = _brought(trusted_root)
-    return IdentityAnchor(
-        identity=identity, issuer=issuer, root=root, root_name=PUBLIC_GOOD if root.path == PUBLIC_GOOD else None
-    )
+    named = PUBLIC_GOOD if root.path == PUBLIC_GOOD else None
+    return ByIdentity(identity=identity, issuer=issuer, root=root, root_name=named)
 
 
 def verify_signature(
@@ -160,17 +175,17 @@ class _Judged:
 
 def _judge(log: Findings, bundles: Sequence[SignedBundle], artifact: Artifact, anchor: SignatureAnchor) -> _Judged:
     match anchor:
-        case PolicyAnchor():
-            return _by_policy(log, bundles, artifact, anchor)
-        case NoAnchor():
+        case ByPolicy():
+            return _by_policy(log, bundles, artifact, anchor.policy)
+        case Nobody():
             log.judge("a signer whom you named", Standing.CHECKED, _no_anchor())
             return _Judged(signers=(), mode="none", notes=(), digests=())
-        case IdentityAnchor():
+        case ByIdentity():
             verified = _hold(log, bundles, artifact, anchor.root, ())
             log.judge("signed by --certificate-identity", Standing.CHECKED, _identity(bundles, verified, anchor))
             mode = anchor.root_name or "trusted-root"
-        case KeyWithRoot():
-            verified = _hold(log, bundles, artifact, anchor.root, (anchor.anchor.key,))
+        case ByKey():
+            verified = _hold(log, bundles, artifact, anchor.root, (anchor.key,))
             log.judge("signed by --key", Standing.CHECKED, _key(bundles, verified, anchor))
             mode = "managed-key"
     log.judge("when it was signed", Standing.CHECKED, _times(bundles, verified))
@@ -223,7 +238,7 @@ def _verify(
     return f"{len(verified)} of {len(bundles)}: {', '.join(kinds)}"[:300]
 
 
-def _identity(bundles: Sequence[SignedBundle], verified: Sequence[Verified], anchor: IdentityAnchor) -> Check:
+def _identity(bundles: Sequence[SignedBundle], verified: Sequence[Verified], anchor: ByIdentity) -> Check:
     for item in verified:
         if isinstance(item.signer, CertificateSigner):
             yield from check_identity(
@@ -232,9 +247,9 @@ def _identity(bundles: Sequence[SignedBundle], verified: Sequence[Verified], anc
     return _counted(bundles, verified, anchor.identity)
 
 
-def _key(bundles: Sequence[SignedBundle], verified: Sequence[Verified], anchor: KeyWithRoot) -> Check:
+def _key(bundles: Sequence[SignedBundle], verified: Sequence[Verified], anchor: ByKey) -> Check:
     yield from ()  # `verify_bundle` takes no other key than this one
-    return _counted(bundles, verified, short(key_id(anchor.anchor.key)))
+    return _counted(bundles, verified, f"key {key_id(anchor.key)}")
 
 
 def _counted(bundles: Sequence[SignedBundle], verified: Sequence[Verified], who: str) -> str:
@@ -305,10 +320,10 @@ def _who(item: Verified) -> str:
     return f"{signer.san} of {signer.issuer}" if isinstance(signer, CertificateSigner) else signer.spki_sha256
 
 
-def _open(verified: Sequence[Verified], anchor: IdentityAnchor | KeyWithRoot) -> Iterator[str]:
+def _open(verified: Sequence[Verified], anchor: ByIdentity | ByKey) -> Iterator[str]:
     """What a signature, verified offline, does not say."""
     yield "what the signed statement claims: a signature shows who said it, not that it is so"
-    if isinstance(anchor, KeyWithRoot):
+    if isinstance(anchor, ByKey):
         yield "whether the key was revoked after it was given to you"
         if anchor.root is None and any(item.bundle.log_entries or item.bundle.timestamps for item in verified):
             yield "log entries and timestamps in the bundle: no trusted root was given"
@@ -339,25 +354,33 @@ def _report(
             signers=judged.signers if sound else (),
             digests=(*digests, NamedDigest(name="artifact", sha256=subject.sha256), *judged.digests),
         ),
-        evaluated_at=anchor.evaluated_at if isinstance(anchor, PolicyAnchor) else time_argument(at, "--at"),
+        evaluated_at=anchor.policy.evaluated_at if isinstance(anchor, ByPolicy) else _time(at),
         summary=f"signed by {', '.join(judged.signers)}, {judged.mode}"[:300] if sound else "",
     )
 
 
 def _anchor_shown(anchor: SignatureAnchor) -> tuple[str | None, tuple[NamedDigest, ...]]:
     match anchor:
-        case PolicyAnchor():
-            root = () if anchor.root is None else (NamedDigest(name="trusted-root", sha256=anchor.root.sha256),)
-            return f"policy {anchor.document.name}", (NamedDigest(name="policy", sha256=anchor.sha256), *root)
-        case IdentityAnchor():
+        case ByPolicy():
+            policy, root = anchor.policy, anchor.policy.root
+            under = () if root is None else (NamedDigest(name="trusted-root", sha256=root.sha256),)
+            return f"policy {policy.document.name}", (NamedDigest(name="policy", sha256=policy.sha256), *under)
+        case ByIdentity():
             shown = f"identity {anchor.identity} of {anchor.issuer}, trusted root {anchor.root.path}"
             return shown, (NamedDigest(name="trusted-root", sha256=anchor.root.sha256),)
-        case KeyWithRoot():
-            mine = key_id(anchor.anchor.key)
-            root = () if anchor.root is None else (NamedDigest(name="trusted-root", sha256=anchor.root.sha256),)
-            return f"key {mine}", (NamedDigest(name="key", sha256=mine), *root)
-        case NoAnchor():
+        case ByKey():
+            mine = key_id(anchor.key)
+            under = () if anchor.root is None else (NamedDigest(name="trusted-root", sha256=anchor.root.sha256),)
+            return f"key {mine}", (NamedDigest(name="key", sha256=mine), *under)
+        case Nobody():
             return None, ()
+
+
+def _time(at: str | None) -> str | None:
+    """`--at` as given; raises `FindingError` (`usage.invalid`) for what is no time."""
+    if at is not None and parse_time(at) is None:
+        raise FindingError(found("usage.invalid", expected="--at like 2026-01-31T12:00:00Z", actual=at))
+    return at
 
 
 def _brought(place: Path) -> TrustRoot:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mint2m_verify import layout
 from mint2m_verify.anchor import CONSISTENT_MODE, Anchor, ConsistencyOnly, DigestAnchor, KeyAnchor, NoAnchor
@@ -16,13 +17,12 @@ from mint2m_verify.documents import Deployment
 from mint2m_verify.finding import Finding, Standing, found
 from mint2m_verify.findings import Check, Findings, drain
 from mint2m_verify.policy.anchor import PolicyAnchor
-from mint2m_verify.policy.assertions import check_asserted, check_grant
-from mint2m_verify.policy.judge import Accepted, check_required, judge_signatures
-from mint2m_verify.policy.roles import TRAINING_RUN
-from mint2m_verify.policy.signers import weakest
 from mint2m_verify.seal import Seal, short
 from mint2m_verify.signing import key_id, verify_bytes
 from mint2m_verify.statement import Envelope
+
+if TYPE_CHECKING:
+    from mint2m_verify.policy import Accepted  # loaded where there is a policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +102,9 @@ def _signature(envelope: Envelope, anchor: KeyAnchor) -> Iterator[Finding]:
 
 
 def _by_policy(seal: Seal, anchor: PolicyAnchor) -> Vouched:
+    from mint2m_verify.policy import TRAINING_RUN, judge_signatures
+    from mint2m_verify.policy.signers import weakest
+
     findings, accepted = drain(judge_signatures(anchor, seal.bundles, TRAINING_RUN))
     mode = "none"
     if accepted.mode is not None:
@@ -130,7 +133,7 @@ def policy_notes(accepted: Accepted) -> tuple[str, ...]:
         notes.append("when it was signed: no signature that counts has a verified time")
     if "transparency-log" in sources or accepted.logged:
         notes.append("whether the log shows everybody the same entries, and whether anybody watches it")
-    if accepted.mode in ("public-good", "private-root"):
+    if accepted.certified:
         notes.append("whether the authorities of the trusted root issued only what they should have")
     return tuple(notes)
 
@@ -154,22 +157,34 @@ def judge_policy(
     if seal is None or vouched.accepted is None or (whole and deployment is None):
         log.not_reached(required, (layout.SEAL,) if seal is None else (layout.DEPLOYMENT,))
     else:
-        log.judge(required, Standing.ATTESTED_ONLY, _asserted(anchor, seal, vouched.accepted, deployment, whole=whole))
+        check = _asserted(anchor, seal, vouched, vouched.accepted, deployment, whole=whole)
+        log.judge(required, Standing.ATTESTED_ONLY, check)
     if vouched.accepted is not None and vouched.accepted.rule is not None and vouched.accepted.rule.requires:
         log.judge("what the policy requires beside it", Standing.CHECKED, _beside(anchor, vouched.accepted))
 
 
 def _asserted(
-    anchor: PolicyAnchor, seal: Seal, accepted: Accepted, deployment: Deployment | None, *, whole: bool
+    anchor: PolicyAnchor,
+    seal: Seal,
+    vouched: Vouched,
+    accepted: Accepted,
+    deployment: Deployment | None,
+    *,
+    whole: bool,
 ) -> Check:
+    from mint2m_verify.policy import check_asserted, check_grant
+
     statement = seal.statement
-    yield from check_asserted(
+    # Whoever may assert it may be the one whose signature is missing.
+    cause = next(iter(vouched.findings), None) if not accepted.met else None
+    for fault in check_asserted(
         anchor,
         accepted,
         hardware_class=statement.hardware_class,
         claim_scope=statement.claim_scope,
         file=layout.SEAL,
-    )
+    ):
+        yield fault.following(cause) if fault.id == "policy.assertion-not-allowed" else fault
     grant = None if deployment is None else deployment.authorization_grant
     for fault in check_grant(anchor, accepted, grant=grant, file=layout.DEPLOYMENT):
         yield fault if whole else found(fault.id, file=layout.DEPLOYMENT, actual="not looked at", hint=_WHOLE)
@@ -177,6 +192,8 @@ def _asserted(
 
 
 def _beside(anchor: PolicyAnchor, accepted: Accepted) -> Check:
+    from mint2m_verify.policy import TRAINING_RUN, check_required
+
     yield from check_required(anchor, accepted, (TRAINING_RUN,) if accepted.met else ())
     return "all there"
 

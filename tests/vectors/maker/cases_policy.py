@@ -197,6 +197,14 @@ refused(
     lambda: policy(rules=[run_rule("operator", threshold=2)]),
 )
 refused(
+    "policy-stage-misspelt",
+    "A rule about a stage that there is none of.",
+    "policy.unsatisfiable",
+    lambda: policy(
+        rules=[run_rule("operator"), run_rule("operator", name="parity", kind="validation", stage="parity-23k")]
+    ),
+)
+refused(
     "policy-class-nobody-asserts",
     "A rule asks for a class that its signer may not assert.",
     "policy.unsatisfiable",

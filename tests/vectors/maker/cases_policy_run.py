@@ -1,19 +1,16 @@
-"""Runs under a sound policy: who signed, how many, when, with what witness, and what they may assert."""
+"""Runs under a sound policy: what must be accepted, who signed, and how many."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import rfc8785
 
 from maker.case import vector
-from maker.forge import DEPLOYMENT, HERE, SEAL, Run, bundle, key_digest, load_key, sha256
+from maker.forge import HERE, SEAL, Run, bundle, load_key, sha256
 from maker.policies import (
     REPOSITORY,
     ROOT,
     VERIFY,
     WITH_ROOT,
-    Policy,
     bring,
     identity_signer,
     key_signer,
@@ -25,62 +22,20 @@ from maker.policies import (
     run_rule,
     witnessed,
 )
+from maker.under_policy import (
+    CERTIFICATE,
+    ONE,
+    OTHER_ROOT,
+    SECOND,
+    THIRD,
+    cosigned,
+    judged,
+    other_root,
+    private,
+    timed_key,
+    two,
+)
 from maker.witnesses import certificate_payload
-
-SECOND = "attestations/seal.2.sigstore.json"
-THIRD = "attestations/seal.3.sigstore.json"
-ONE = "run-one-rank"
-
-OTHER_ROOT = (*VERIFY, "--trusted-root", "{keys}/private-root/other_root.json")
-
-#: The same run, sealed by a certificate under the private root.
-CERTIFICATE = {SEAL: "certificate-v1"}
-
-
-def judged(
-    name: str,
-    why: str,
-    finding: str | None,
-    make: Callable[[], Policy],
-    exit: int,
-    *,
-    command: tuple[str, ...] = VERIFY,
-    base: str = "run",
-    bundles: dict[str, str] | None = None,
-    also: tuple[str, ...] = (),
-) -> None:
-    """A vector with a sound policy; `bundles` of the private root take the places that are named."""
-
-    @vector(name, why, finding, base=base, command=command, exit=exit, also=also)
-    def _(run: Run) -> None:
-        bring(run, make())
-        for place, witness in (bundles or {}).items():
-            run.files[place] = witnessed(witness)
-
-
-def cosigned(run: Run, place: str, key: str, payload: bytes | None = None) -> None:
-    run.files[place] = rfc8785.dumps(bundle(payload or payload_of(run.base), load_key(key)))
-
-
-def two(**changes: object) -> Policy:
-    """Two signers, both of whom must have signed."""
-    signers = (key_signer("operator"), key_signer("witness", "release-p256"))
-    return policy(*signers, rules=[run_rule("operator", "witness", threshold=2)], **changes)
-
-
-def private(*signers: Policy, **changes: object) -> Policy:
-    """Signers under the private root."""
-    return policy(*(signers or (identity_signer(),)), roots=[root_entry()], **changes)
-
-
-def timed_key(**changes: object) -> Policy:
-    """The key of the run of one rank, for which the private root may witness."""
-    return key_signer("operator", "release-p256", roots=["private"], **changes)
-
-
-def other_root() -> Policy:
-    return root_entry(sha256=sha256((ROOT / "other_root.json").read_bytes()))
-
 
 # What must be accepted
 
@@ -365,233 +320,4 @@ judged(
     4,
     command=WITH_ROOT,
     bundles=CERTIFICATE,
-)
-judged(
-    "policy-certificate-of-another-root",
-    "Sealed by a certificate of another root than the policy names.",
-    "sigstore.chain-untrusted",
-    lambda: policy(identity_signer(), roots=[other_root()]),
-    4,
-    command=OTHER_ROOT,
-    bundles=CERTIFICATE,
-)
-
-
-# Witnesses and time
-
-
-judged(
-    "policy-transparency-missing",
-    "A key that needs a log entry, and none.",
-    "policy.transparency-missing",
-    lambda: private(timed_key(needs={"transparency": True, "timestamp": False})),
-    4,
-    command=WITH_ROOT,
-    base=ONE,
-)
-judged(
-    "policy-timestamp-missing",
-    "A log entry where a timestamp is needed.",
-    "policy.timestamp-missing",
-    lambda: private(timed_key(needs={"transparency": False, "timestamp": True})),
-    4,
-    command=WITH_ROOT,
-    base=ONE,
-    bundles={SEAL: "logged"},
-)
-judged(
-    "policy-key-expired",
-    "A key whose time has passed, and no witness that it signed before.",
-    "policy.key-expired",
-    lambda: policy(key_signer(not_after="2026-06-15T00:00:00Z")),
-    4,
-)
-judged(
-    "policy-key-expired-when-signed",
-    "A key whose time had passed when it signed, as a timestamp shows.",
-    "policy.key-expired",
-    lambda: private(timed_key(needs={"transparency": False, "timestamp": True}, not_after="2026-05-15T00:00:00Z")),
-    4,
-    command=WITH_ROOT,
-    base=ONE,
-    bundles={SEAL: "stamped"},
-)
-judged(
-    "policy-key-not-yet-valid",
-    "A key that is valid now and was not when it signed.",
-    "policy.key-not-yet-valid",
-    lambda: private(timed_key(needs={"transparency": False, "timestamp": True}, not_before="2026-06-15T00:00:00Z")),
-    4,
-    command=WITH_ROOT,
-    base=ONE,
-    bundles={SEAL: "stamped"},
-)
-judged(
-    "policy-time-unknown",
-    "A rule about age, and no time but the run's own.",
-    "policy.time-unknown",
-    lambda: policy(rules=[run_rule("operator", maximum_age_days=30)]),
-    3,
-)
-judged(
-    "policy-too-old",
-    "Signed thirty days ago, where a week is the most.",
-    "policy.too-old",
-    lambda: private(rules=[run_rule("workflow", maximum_age_days=7)]),
-    3,
-    command=WITH_ROOT,
-    bundles=CERTIFICATE,
-)
-judged(
-    "policy-signed-later",
-    "Judged as of a time before it was signed.",
-    "policy.signed-later",
-    private,
-    3,
-    command=tuple("2026-05-01T00:00:00Z" if word == VERIFY[-1] else word for word in WITH_ROOT),
-    bundles=CERTIFICATE,
-)
-
-
-# Revocation
-
-
-judged(
-    "policy-key-revoked",
-    "The run's key is revoked.",
-    "policy.revoked",
-    lambda: policy(
-        key_signer("old", revoked="lost in May"),
-        key_signer("operator", "release-p256"),
-        rules=[run_rule("operator")],
-        assertions=[may_assert("operator")],
-    ),
-    4,
-)
-judged(
-    "policy-key-revoked-though-logged",
-    "A revoked key, and a log entry from before: revocation asks no time.",
-    "policy.revoked",
-    lambda: private(
-        timed_key(needs={"transparency": True, "timestamp": False}),
-        key_signer("other"),
-        rules=[run_rule("other")],
-        assertions=[may_assert("other")],
-        revoked=[{"sha256": key_digest(load_key("release-p256")).hex(), "reason": "leaked"}],
-    ),
-    4,
-    command=WITH_ROOT,
-    base=ONE,
-    bundles={SEAL: "logged"},
-)
-judged(
-    "policy-statement-revoked",
-    "The run's own statement is revoked.",
-    "policy.revoked",
-    lambda: policy(revoked=[{"sha256": sha256(payload_of("run")), "reason": "withdrawn"}]),
-    4,
-)
-
-
-@vector("policy-file-revoked", "A file that the seal names is revoked.", "policy.revoked", command=VERIFY, exit=4)
-def _(run: Run) -> None:
-    digest = sha256(run.files["inputs/rollout.json"])
-    bring(run, policy(revoked=[{"sha256": digest, "reason": "a poisoned rollout"}]))
-
-
-# What is asserted and asked for
-
-
-judged(
-    "policy-assertion-not-allowed",
-    "The signer may sign runs; another one may say on what they ran.",
-    "policy.assertion-not-allowed",
-    lambda: policy(key_signer(), key_signer("observer", "release-p256"), assertions=[may_assert("observer")]),
-    4,
-)
-judged(
-    "policy-hardware-class",
-    "A run on reference-cpu, where h20-4x8 is asked for.",
-    "policy.hardware-class",
-    lambda: policy(
-        rules=[run_rule("operator", hardware_classes=["h20-4x8"])],
-        assertions=[
-            may_assert(
-                "operator",
-                hardware_classes=["reference-cpu", "h20-4x8"],
-                claim_scopes=["reference_cpu_execution", "gradient_parity"],
-            )
-        ],
-    ),
-    3,
-)
-judged(
-    "policy-claim-scope",
-    "A receipt of execution, where numerical correctness is asked for.",
-    "policy.claim-scope",
-    lambda: policy(
-        rules=[run_rule("operator", claim_scopes=["reference_cpu_numerical_correctness"])],
-        assertions=[
-            may_assert("operator", claim_scopes=["reference_cpu_execution", "reference_cpu_numerical_correctness"])
-        ],
-    ),
-    3,
-)
-judged(
-    "policy-authorization-missing",
-    "A run that nobody authorized, where somebody must have.",
-    "policy.authorization-missing",
-    lambda: policy(
-        rules=[run_rule("operator", authorization_required=True)],
-        assertions=[may_assert("operator", authorization_grant=True)],
-    ),
-    3,
-)
-
-
-@vector(
-    "policy-grant-not-allowed",
-    "A run with a grant, and a signer who may not assert one.",
-    "policy.assertion-not-allowed",
-    base=ONE,
-    command=VERIFY,
-    exit=4,
-)
-def _(run: Run) -> None:
-    bring(run, policy(key_signer("operator", "release-p256")))
-    run.set(DEPLOYMENT, "/authorization_grant", "grant.json")
-    run.redo_plan()
-    run.follow(after="plan")
-
-
-judged(
-    "policy-required-missing",
-    "A run alone, where the policy wants a validation stage beside it.",
-    "policy.required-missing",
-    lambda: policy(
-        rules=[
-            run_rule("operator", requires=["parity"]),
-            run_rule("operator", name="parity", kind="validation", stage="parity-32k"),
-        ]
-    ),
-    3,
-)
-judged(
-    "policy-receipt-and-a-grant",
-    "A receipt alone cannot show the grant that the policy asks for.",
-    "policy.authorization-missing",
-    lambda: policy(
-        rules=[run_rule("operator", authorization_required=True)],
-        assertions=[may_assert("operator", authorization_grant=True)],
-    ),
-    3,
-    command=("verify", "receipt", "{run}/receipt.json", *VERIFY[3:]),
-)
-judged(
-    "policy-checkpoint-by-a-stranger",
-    "A checkpoint whose seal is by nobody whom the policy knows.",
-    "policy.signer-unknown",
-    lambda: policy(key_signer("operator", "stranger")),
-    4,
-    command=("verify", "checkpoint", "{run}/checkpoint", *VERIFY[3:]),
 )

@@ -1,6 +1,7 @@
 """The private root of the vectors, and the seals that it signed or witnessed; made once, since each making differs.
 
-`python tests/vectors/make.py witnesses` makes them again after the bases changed.
+`python tests/vectors/make.py witnesses` makes them again after the bases changed; the example of
+docs/trust.md then needs the new root's digest.
 """
 
 from __future__ import annotations

@@ -93,13 +93,12 @@ def test_nothing_can_be_taken_out(kit: ModuleType, release: Any, where: float, c
 
 
 @pytest.mark.slow
-def test_no_bit_of_the_head_can_change(kit: ModuleType, release: Any) -> None:
-    """Every bit of the wrapping, the manifest, the signature and the first header behind them."""
+def test_no_byte_of_the_head_can_change(kit: ModuleType, release: Any) -> None:
+    """One bit of each byte of the wrapping, the manifest, the signature and the first header behind them."""
     names = [entry.name for entry in kit.entries_of(release.archive)]
     assert names[:2] == ["release.json", "release.sigstore.json"]
     end = release.archive.index(names[2].encode()) + 512
     for place in range(end):
-        for bit in range(8):
-            raw = bytearray(release.archive)
-            raw[place] ^= 1 << bit
-            assert report_on(bytes(raw), release, kit).verdict is not Verdict.ACCEPTED, (place, bit)
+        raw = bytearray(release.archive)
+        raw[place] ^= 1 << place % 8
+        assert report_on(bytes(raw), release, kit).verdict is not Verdict.ACCEPTED, place

@@ -97,6 +97,7 @@ def test_a_key_that_lies_in_the_archive_is_no_anchor(release: Any, kit: ModuleTy
     (tmp_path / kit.NAME).write_bytes(made.getvalue())
     report = verify(tmp_path / kit.NAME, "--key", release.public)
     assert (report["exit_code"], ids(report)) == (4, ["trust.key-inside-evidence"])
+    assert (report["trust"]["mode"], report["trust"]["signers"]) == ("none", [])
 
 
 def test_a_key_that_lies_in_the_checkout_is_no_anchor(
@@ -262,7 +263,9 @@ def test_a_checkout_that_differs_keeps_the_output_back(archive: Path, release: A
     (tmp_path / "checkout").mkdir()
     (tmp_path / "checkout/x").write_bytes(b"x")
     words = ("--checkout", tmp_path / "checkout", "--verified-output", tmp_path / "out")
-    assert verify(archive, "--key", release.public, *words)["exit_code"] == 1
+    report = verify(archive, "--key", release.public, *words)
+    assert report["exit_code"] == 1
+    assert report["requirements"][-1]["standing"] == "unverifiable"
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*"))
 
 

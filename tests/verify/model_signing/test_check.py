@@ -242,6 +242,14 @@ def test_another_key_another_payload_type_and_another_signature_are_told_apart(f
     assert roots(forger.verify({**mine, "dsseEnvelope": bundle["dsseEnvelope"]})) == ["signature.invalid"]
     assert roots(forger.verify({**bundle, "dsseEnvelope": mine["dsseEnvelope"]})) == ["signature.hint-mismatch"]
     assert roots(forger.verify(forger.sign(payload, kind=b"text/plain"))) == ["model-signature.type-mismatch"]
+    for wrong in (bundle, {**mine, "dsseEnvelope": bundle["dsseEnvelope"]}):
+        assert (forger.verify(wrong).trust.mode, forger.verify(wrong).trust.signers) == ("none", ())
+
+
+def test_a_signature_over_one_file_is_none_over_a_directory(forger: Forger) -> None:
+    signer = signer_of(forger.key, kind="managed", source="key")
+    report = forger.verify(signer.sign_artifact(b"first"))
+    assert (roots(report), report.trust.mode) == (["model-signature.type-mismatch"], "none")
 
 
 def test_every_byte_of_the_bundle_matters_or_is_no_part_of_what_is_signed(forger: Forger) -> None:
@@ -254,7 +262,8 @@ def test_every_byte_of_the_bundle_matters_or_is_no_part_of_what_is_signed(forger
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b"[]", b"null", b"\xff", b'{"mediaType": 1}'])
 def test_what_is_no_bundle_is_refused(forger: Forger, raw: bytes) -> None:
-    assert forger.verify(raw).verdict is Verdict.FAILED
+    report = forger.verify(raw)
+    assert (report.verdict, report.trust.mode, report.trust.signers) == (Verdict.FAILED, "none", ())
 
 
 def test_without_an_anchor_nothing_is_accepted_and_consistency_says_no_more(forger: Forger) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import rfc8785
 
+from mint2m.__main__ import run as command_line
 from mint2m_verify import schema
 from mint2m_verify.finding import FindingError
 from mint2m_verify.findings import drain
@@ -148,6 +149,20 @@ def test_an_identity_counts_under_its_own_root_only(bench: Any) -> None:
     assert ids(found) == ["policy.root-not-for-signer", "policy.threshold-not-met"]
 
 
+def test_a_certificate_of_another_root_says_so_where_it_is_needed_and_is_set_aside_where_not(bench: Any) -> None:
+    elsewhere = PrivateRoot.create(start=datetime(2026, 1, 1, tzinfo=UTC))
+    foreign = elsewhere.sign_dsse(
+        bench.payload(), bench.make.SAN, bench.make.ISSUER, now=datetime(2026, 6, 1, tzinfo=UTC)
+    )
+    identity = bench.make.identity_signer()
+    found, accepted = bench.judge(bench.make.policy(identity, roots=[bench.root_entry()]), [foreign])
+    assert (found[0].id, accepted.met) == ("sigstore.chain-untrusted", False)
+    assert {fault.cause for fault in found[1:]} == {found[0]}
+    both = bench.make.policy(identity, bench.key_signer("one"), roots=[bench.root_entry()])
+    found, accepted = bench.judge(both, [bench.by_key("one"), foreign])
+    assert (found, accepted.met, len(accepted.set_aside)) == ([], True, 1)
+
+
 def test_a_right_signature_is_not_spoilt_by_a_strangers_and_not_saved_by_a_known_one_that_is_wrong(bench: Any) -> None:
     policy = bench.make.policy(bench.key_signer("one"), bench.key_signer("two"))
     found, accepted = bench.judge(policy, [bench.by_key("one"), bench.by_key("stranger")])
@@ -255,15 +270,40 @@ def test_now_is_not_before_what_was_just_signed(bench: Any, tmp_path: Any) -> No
     assert anchor.evaluated_at.endswith("Z") and "." not in anchor.evaluated_at
 
 
-def test_a_policy_of_keys_alone_never_loads_sigstore() -> None:
+def loaded(*anchor: object) -> list[str]:
+    """What verifying the base run under `anchor` loads, of what some anchors never need."""
     code = (
         "import sys\n"
         "from mint2m.__main__ import run\n"
         "outcome = run(sys.argv[1:])\n"
         "assert outcome.verdict == 0, outcome.text\n"
-        "print([m for m in ('sigstore', 'sigstore_models', 'pydantic', 'rfc3161_client') if m in sys.modules])"
+        "known = ('sigstore', 'pydantic', 'mint2m_verify.sigstore_bundle', 'mint2m_verify.policy.judge')\n"
+        "print(*[name for name in known if name in sys.modules])"
     )
-    policy = VECTORS / "right-policy/outside/policy.json"
-    words = ("verify", "run", VECTORS / "bases/run", "--policy", policy, "--at", "2026-07-01T00:00:00Z")
-    done = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    words = map(str, ("verify", "run", VECTORS / "bases/run", *anchor))
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def test_a_key_loads_no_policy_and_a_policy_of_keys_alone_no_sigstore() -> None:
+    assert loaded("--key", VECTORS / "test-only-keys/release.pub") == []
+    policy = ("--policy", VECTORS / "right-policy/outside/policy.json", "--at", "2026-07-01T00:00:00Z")
+    assert loaded(*policy) == ["mint2m_verify.sigstore_bundle", "mint2m_verify.policy.judge"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--key", "{folder}"), "key.malformed"),
+        (("--policy", "{folder}"), "policy.malformed"),
+        (("--policy", "{policy}", "--trusted-root", "{folder}"), "sigstore.root-invalid"),
+        (("--policy", "{policy}", "--trusted-root", "{policy}"), "sigstore.root-invalid"),
+    ],
+)
+def test_an_anchor_that_is_no_file_of_its_kind_is_the_callers_fault(
+    tmp_path: Path, words: tuple[str, ...], expected: str
+) -> None:
+    policy = VECTORS / "right-policy-certificate/outside/policy.json"
+    given = [word.format(folder=tmp_path, policy=policy) for word in words]
+    outcome = command_line(["verify", "run", str(VECTORS / "bases/run"), *given, "--at", "2026-07-01T00:00:00Z"])
+    assert (int(outcome.verdict), expected in outcome.text) == (2, True)

@@ -61,6 +61,31 @@ def test_two_builds_of_one_commit_are_the_same_bytes(release: Any, kit: ModuleTy
     assert sha256_hex(again) == sha256_hex(release.archive)
 
 
+def test_two_builds_with_one_p256_key_are_the_same_bytes(release: Any, kit: ModuleType, tmp_path: Path) -> None:
+    signer = signer_of(new_private_key(), kind="managed", source="a test")
+    made = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        request = BuildRequest(source=release.source, output=tmp_path / name)
+        assert build_release(request, (signer,)).findings == ()
+        made.append((tmp_path / name / kit.NAME).read_bytes())
+    assert made[0] == made[1]
+
+
+def test_a_p256_signature_is_that_of_rfc_6979() -> None:
+    """Appendix A.2.5, SHA-256, message "sample"."""
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+    from mint2m_verify.signing import sign_bytes
+
+    secret = 0xC9AFA9D845BA75166B5C215767B1D6934E50C3DB36E89B127B8A622B120F6721
+    assert decode_dss_signature(sign_bytes(b"sample", ec.derive_private_key(secret, ec.SECP256R1()))) == (
+        0xEFD48B2AACB6A8FD1140DD9CD45E81D69D2C877B56AAF991C34D0EA84EAF3716,
+        0xF7CB1C942D657C41D436C7A1B6E29F65F3E900DBB9AFF4064DC4AB2F843ACDA8,
+    )
+
+
 def test_what_lies_about_and_is_ignored_does_not_get_in(release: Any, kit: ModuleType, tmp_path: Path) -> None:
     files = {**kit.small_files(), ".gitignore": b"secret*\nbuild/\n"}
     source = kit.small_source(tmp_path / "source", files)
@@ -239,11 +264,12 @@ def test_the_project_s_own_release_is_built_and_verifies_itself(mint2m: Any, tmp
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", "--depth", "1", f"file://{ROOT}", clone], check=True)
     assert mint2m("keys", "new", tmp_path / "key").returncode == 0
-    done = mint2m("release", "build", "--source", clone, "--key", tmp_path / "key.key", "--output", tmp_path)
+    build = ("release", "build", "--source", clone, "--key", tmp_path / "key.key", "--output", tmp_path)
+    done = mint2m(*build, timeout=600)  # seconds, but for a machine that is busy with other tests
     assert done.returncode == 0, done.stdout
     (archive,) = tmp_path.glob("mint2m-v*-release-bundle.tar.gz")
     words = ("verify", "bundle", archive, "--key", tmp_path / "key.pub", "--checkout", clone)
-    done = mint2m(*words, "--verified-output", tmp_path / "verified")
+    done = mint2m(*words, "--verified-output", tmp_path / "verified", timeout=600)
     assert done.returncode == 0, done.stdout
     (wheel,) = (tmp_path / "verified/wheel").glob("*.whl")
     with zipfile.ZipFile(wheel) as packed:

@@ -85,3 +85,29 @@ def test_every_member_is_a_subject_that_verify_signature_accepts(signed: Path, m
         assert done.returncode == 0, done.stdout
     (place / "source/README.md").write_bytes(b"another\n")
     assert mint2m("verify", "signature", place / "source/README.md", *words).returncode == 1
+
+
+@pytest.mark.parametrize("log", ["v1", "v2"])
+def test_a_release_by_an_identity_verifies_with_unmodified_sigstore_python(
+    log: Any, kit: ModuleType, release: Any, tmp_path: Path
+) -> None:
+    from sigstore.models import Bundle, TrustedRoot
+    from sigstore.verify import Verifier
+    from sigstore.verify.policy import Identity
+
+    from mint2m_verify.signers.private_root import PrivateRoot
+
+    root = PrivateRoot.create()
+    who, issuer = "release@example.org", "https://issuer.example.org"
+    signer = root.signer(who, issuer, log=log)
+    assert build_release(BuildRequest(source=release.source, output=tmp_path), (signer,)).findings == ()
+    (tmp_path / "root.json").write_bytes(root.trusted_root())
+    entries = kit.entries_of((tmp_path / kit.NAME).read_bytes())
+    verifier = Verifier(trusted_root=TrustedRoot.from_file(str(tmp_path / "root.json")))
+    bundle = Bundle.from_json(entries[1].content)
+    kind, payload = verifier.verify_dsse(bundle, Identity(identity=who, issuer=issuer))
+    statement = json.loads(payload)
+    assert (kind, statement["predicate"]["version"]) == ("application/vnd.in-toto+json", kit.VERSION)
+    assert {subject["name"] for subject in statement["subject"]} == {entry.name for entry in entries} - {
+        "release.sigstore.json"
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,15 @@ CASES: dict[str, tuple[str, Change]] = {
     "no-lock": ("release.project-invalid", lambda files: files.pop("constraints.txt")),
     "no-project": ("release.project-invalid", lambda files: files.pop("pyproject.toml")),
     "project-that-is-no-toml": ("release.project-invalid", replaced("pyproject.toml", b"[project]", b"[project")),
+    "project-of-many-levels": (
+        "release.project-invalid",
+        replaced("pyproject.toml", b"[project]", b"x = " + b"[" * 9999),
+    ),
+    "project-with-a-number-of-many-digits": (
+        "release.project-invalid",
+        replaced("pyproject.toml", b"[project]", b"x = " + b"9" * 9999),
+    ),
+    "schema-of-many-levels": ("release.schema-invalid", replaced("schemas/thing.v1.json", b"{", b"[" * 99999)),
     "project-of-another-name": ("release.project-invalid", replaced("pyproject.toml", b'"mint2m"\n', b'"x"\n')),
     "dependencies-that-are-numbers": ("release.project-invalid", replaced("pyproject.toml", b'["numpy>=1"]', b"[1]")),
     "licence-without-a-name": ("release.licence-missing", replaced("pyproject.toml", b'license = "Apache-2.0"', b"")),
@@ -142,6 +152,17 @@ def test_links_and_submodules_have_no_place_in_a_release(kit: ModuleType, tmp_pa
     report = check_release(source)
     found = {fault.file: fault.actual for fault in report.findings if fault.id == "release.file-unportable"}
     assert found == {"link": "a link", "module": "a submodule"}
+
+
+def test_a_name_that_is_no_text_has_no_place_in_a_release(kit: ModuleType, tmp_path: Path) -> None:
+    source = kit.small_source(tmp_path / "source")
+    Path(os.fsdecode(os.fsencode(source) + b"/caf\xe9")).write_bytes(b"x")
+    kit.git(source, "add", "-A")
+    kit.commit(source)
+    report = check_release(source)
+    assert [(fault.id, fault.file, fault.actual) for fault in report.findings] == [
+        ("release.file-unportable", "caf\\xe9", "not UTF-8")
+    ]
 
 
 @pytest.mark.parametrize("kind", ["no-repository", "below-the-top", "no-commit", "absent"])

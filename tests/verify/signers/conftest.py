@@ -7,6 +7,7 @@ unmodified sigstore-python, and its verifier judges what comes of them.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import threading
 import time
@@ -45,10 +46,11 @@ class Services:
                 services.asked.append(self.path)
                 status = services.faults.get(self.path, 201)
                 answer = b'{"message": "no"}' if status >= 400 else services.answer(self.path, raw, self.headers)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
+                with contextlib.suppress(ConnectionError):  # whoever asked may have lost patience
+                    self.send_response(status)
+                    self.send_header("Content-Length", str(len(answer)))
+                    self.end_headers()
+                    self.wfile.write(answer)
 
             def log_message(self, format: str, *args: Any) -> None:
                 """Nobody reads it."""

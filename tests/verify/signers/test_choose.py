@@ -104,6 +104,29 @@ def test_a_person_is_asked_only_where_the_key_is_encrypted(keys: Path) -> None:
 def test_a_passphrase_that_opens_nothing_is_refused(keys: Path) -> None:
     options = SignerOptions(key=keys / "plain.key", passphrase_file=keys / "secret")
     assert fault(options.choose) == "key.not-encrypted"
+    from mint2m.__main__ import run as command_line
+
+    for name in ("plain.key", "plain.pub"):
+        shown = command_line(["keys", "show", str(keys / name), "--passphrase-file", str(keys / "secret")])
+        assert shown.verdict is Verdict.BLOCKED and "key.not-encrypted" in shown.text
+
+
+def test_a_new_file_replaces_nothing_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signing.create_file(tmp_path / "a", b"1", mode=0o600)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
+    assert (tmp_path / "a").stat().st_nlink == 1
+    assert fault(lambda: signing.create_file(tmp_path / "a", b"2")) == "file.exists"
+
+    def no_links(self: Path, target: Path) -> None:
+        raise PermissionError("a file system without links")
+
+    monkeypatch.setattr(Path, "hardlink_to", no_links)
+    signing.create_file(tmp_path / "b", b"3")
+    assert fault(lambda: signing.create_file(tmp_path / "b", b"4")) == "file.exists"
+    (tmp_path / "c").symlink_to(tmp_path / "nowhere")
+    assert fault(lambda: signing.create_file(tmp_path / "c", b"5")) == "file.exists"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
+    assert ((tmp_path / "a").read_bytes(), (tmp_path / "b").read_bytes()) == (b"1", b"3")
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"x" * 1024])
@@ -128,6 +151,7 @@ def test_a_passphrase_that_protects_nothing_makes_no_key(mint2m: Mint2m, tmp_pat
         {"private_root": "root", "identity": "a@example.org"},
         {"private_root": "root", "passphrase_file": "secret", "identity": "a@example.org", "issuer": "https://x"},
         {"passphrase_file": "secret"},
+        {"uri": "file2:plain.key", "public_key": "plain.pub", "passphrase_file": "secret"},
     ],
 )
 def test_exactly_one_signer_is_named_and_no_option_is_passed_over(keys: Path, names: dict[str, str]) -> None:
@@ -165,6 +189,14 @@ def test_a_signer_uri_that_leads_nowhere_is_one_finding(
 ) -> None:
     named = None if public_key is None else keys / public_key
     assert fault(SignerOptions(uri=uri.format(keys=keys), public_key=named).choose) == expected
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, keys: Path) -> None:
+    monkeypatch.setenv("PYKCS11LIB", str(keys / "module.so"))
+    monkeypatch.setattr("securesystemslib.signer._hsm_signer.PKCS11_IMPORT_ERROR", "'python-pkcs11' required")
+    with pytest.raises(FindingError) as raised:
+        SignerOptions(uri="hsm:2").choose(ask=lambda _: b"1234")
+    assert (raised.value.finding.id, raised.value.finding.hint) == ("signer.unavailable", "pip install 'mint2m[hsm]'")
 
 
 def test_a_key_file_that_is_another_key_than_its_public_half_is_found_out(keys: Path) -> None:
@@ -232,7 +264,10 @@ def test_a_key_is_made_encrypted_shown_and_used_by_the_commands(mint2m: Mint2m, 
     (keys / "a.txt").write_text("abc")
     command = ("sign", "file", keys / "a.txt", "--key", keys / "n.key")
     assert mint2m(*command, stdin=subprocess.DEVNULL).returncode == 2
-    assert mint2m(*command, "--passphrase-file", keys / "secret").returncode == 0
+    done = mint2m(*command, "--passphrase-file", keys / "secret", "--format", "json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["verdict"], report["command"]) == (0, "accepted", "sign file")
+    assert "a.txt.sigstore.json" in report["requirements"][0]["found"]
     both = mint2m("keys", "new", keys / "m", "--passphrase", "--passphrase-file", keys / "secret")
     nobody = mint2m("keys", "new", keys / "m", "--passphrase", stdin=subprocess.DEVNULL)
     assert (both.returncode, nobody.returncode) == (2, 2) and not (keys / "m.key").exists()

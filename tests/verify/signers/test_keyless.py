@@ -76,6 +76,27 @@ def test_a_service_that_is_not_there_is_unreachable(services: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("path", ["/api/v2/signingCert", "/api/v1/log/entries"])
+def test_a_service_that_never_answers_is_unreachable(
+    services: Any, tmp_path: Path, identity_token: Token, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    import threading
+
+    signer, answer, over = options(services, tmp_path, identity_token(WHO)).choose(), services.answer, threading.Event()
+
+    def silent(asked: str, *rest: Any) -> bytes:
+        if asked == path:
+            over.wait(30)
+        return bytes(answer(asked, *rest))
+
+    monkeypatch.setattr("mint2m_verify.signers.keyless.PATIENCE", 0.5)
+    monkeypatch.setattr(services, "answer", silent)
+    try:
+        assert fault(lambda: signer.sign_artifact(b"abc")) == "signer.unreachable"
+    finally:
+        over.set()
+
+
+@pytest.mark.parametrize("path", ["/api/v2/signingCert", "/api/v1/log/entries"])
 def test_a_service_that_says_no_has_refused(services: Any, tmp_path: Path, identity_token: Token, path: str) -> None:
     services.faults[path] = 400
     signer = options(services, tmp_path, identity_token(WHO)).choose()

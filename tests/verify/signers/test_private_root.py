@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,41 @@ def test_sigstore_python_accepts_a_statement(root: PrivateRoot, tmp_path: Path, 
     bundle = Bundle.from_json(root.sign_dsse(PAYLOAD, IDENTITY, ISSUER, log=log))
     kind, payload = verifier(root, tmp_path).verify_dsse(bundle, identity())
     assert (kind, payload) == ("application/vnd.in-toto+json", PAYLOAD)
+
+
+@pytest.mark.parametrize("log", VERSIONS)
+def test_the_command_line_of_sigstore_accepts_a_file(tmp_path: Path, log: LogVersion) -> None:
+    root = PrivateRoot.create()
+    (tmp_path / "blob").write_bytes(BLOB)
+    (tmp_path / "blob.json").write_bytes(root.sign_blob(hashlib.sha256(BLOB).digest(), IDENTITY, ISSUER, log=log))
+    (tmp_path / "config.json").write_text(json.dumps(client_configuration(root)))
+    for name, code in ((IDENTITY, 0), ("https://example.org/other", 1)):
+        command = [sys.executable, "-m", "sigstore", "--trust-config", tmp_path / "config.json", "verify", "identity"]
+        options = ["--bundle", tmp_path / "blob.json", "--cert-identity", name, "--cert-oidc-issuer", ISSUER]
+        done = subprocess.run([*command, *options, tmp_path / "blob"], capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+
+
+def client_configuration(root: PrivateRoot) -> Any:
+    """A client trust configuration whose services nobody asks."""
+
+    def nowhere() -> Any:
+        since = {"start": "2020-01-01T00:00:00Z"}
+        return [{"url": "https://nowhere.invalid", "majorApiVersion": 1, "validFor": since, "operator": "nobody"}]
+
+    return {
+        "mediaType": "application/vnd.dev.sigstore.clienttrustconfig.v0.1+json",
+        "trustedRoot": json.loads(root.trusted_root()),
+        "signingConfig": {
+            "mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json",
+            "caUrls": nowhere(),
+            "oidcUrls": [],
+            "rekorTlogUrls": nowhere(),
+            "rekorTlogConfig": {"selector": "ANY"},
+            "tsaUrls": [],
+            "tsaConfig": {"selector": "ANY"},
+        },
+    }
 
 
 def test_a_signature_without_any_time_is_no_bundle(root: PrivateRoot) -> None:

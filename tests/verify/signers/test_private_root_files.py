@@ -64,6 +64,7 @@ def test_files_signed_by_commands_verify_under_the_public_half(mint2m: Mint2m, t
         result = verify_bundle(bundle, root=root, artifact=artifact)
         assert result.findings == () and result.verified is not None
         assert isinstance(result.verified.signer, CertificateSigner) and result.verified.signer.san == WHO
+        assert result.verified.logged and result.verified.timestamped
         assert bundle.entries[0].log_index == index  # the log went on where the other process stopped
     assert len((tmp_path / "root" / "log.jsonl").read_bytes().splitlines()) == 2
 
@@ -89,6 +90,7 @@ def test_the_log_on_disk_is_the_log_that_was_signed(tmp_path: Path) -> None:
 
 
 def test_a_line_that_was_cut_off_is_dropped_before_the_next(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").touch()
     leaves = LeavesOnDisk(tmp_path / "log.jsonl")
     leaves.append(b"one")
     with (tmp_path / "log.jsonl").open("ab") as stream:
@@ -106,12 +108,35 @@ def test_processes_that_sign_at_once_get_places_of_their_own(tmp_path: Path) -> 
         "print(*(leaves.append(b'%s %d' % (sys.argv[2].encode(), n))[0] for n in range(40)))\n"
     )
     log = tmp_path / "log.jsonl"
+    log.touch()
     running = [
         subprocess.Popen([sys.executable, "-c", code, str(log), name], stdout=subprocess.PIPE) for name in ("a", "b")
     ]
     places = [int(word) for process in running for word in process.communicate()[0].split()]
     assert sorted(places) == list(range(80))
     assert len(set(log.read_bytes().splitlines())) == 80
+
+
+def test_a_log_that_is_gone_does_not_begin_again(tmp_path: Path) -> None:
+    create_private_root(tmp_path / "root")
+    signer = SignerOptions(private_root=tmp_path / "root", identity=WHO, issuer=ISSUER).choose()
+    signer.sign_digest(bytes(32))
+    (tmp_path / "root" / "log.jsonl").unlink()
+    assert fault(lambda: signer.sign_digest(bytes(32))) == "file.unwritable"
+    assert not (tmp_path / "root" / "log.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("identity", "issuer"),
+    [("nobody", ISSUER), ("", ISSUER), (WHO, ""), (WHO, "issuer"), (WHO, "https://a\nb"), (WHO, "https://\u00fc")],
+)
+def test_names_that_no_certificate_holds_are_refused_before_anything_is_signed(
+    tmp_path: Path, identity: str, issuer: str
+) -> None:
+    create_private_root(tmp_path / "root")
+    options = SignerOptions(private_root=tmp_path / "root", identity=identity, issuer=issuer)
+    assert fault(options.choose) == "signer.identity-invalid"
+    assert (tmp_path / "root" / "log.jsonl").read_bytes() == b""
 
 
 def test_secrets_of_another_root_are_found_out(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from mint2m_verify.anchor import ConsistencyOnly, VerifyOptions, read_key
 from mint2m_verify.finding import FindingError, Verdict
 from mint2m_verify.run import verify_run
 from mint2m_verify.sealing import cosign_run, seal_run, sign_tree
-from mint2m_verify.signers.choose import ephemeral_signer
+from mint2m_verify.signers.choose import SignerOptions, ephemeral_signer
 from mint2m_verify.signers.key_signer import KeySigner, signer_of
 from mint2m_verify.signers.private_root import PrivateRoot
+from mint2m_verify.signers.private_root_files import create_private_root
 from mint2m_verify.signers.signer import Signer
 from mint2m_verify.sigstore_bundle import CertificateSigner, Envelope, parse_root, read_bundle, verify_bundle
 
@@ -116,6 +117,31 @@ def test_no_signature_is_left_over_a_run_that_was_changed(run: Path) -> None:
     with pytest.raises(FindingError):
         seal_run(run, key_signer())
     assert not (run / layout.SEAL).exists()
+
+
+def test_no_log_keeps_a_signature_over_a_run_that_was_changed(run: Path, tmp_path: Path) -> None:
+    create_private_root(tmp_path / "root")
+    signer = SignerOptions(private_root=tmp_path / "root", identity=WHO, issuer=ISSUER).choose()
+    genuine = (run / layout.SCORES).read_bytes()
+    (run / layout.SCORES).write_bytes(genuine.replace(b"1", b"2", 1))
+    with pytest.raises(FindingError):
+        seal_run(run, signer)
+    assert (tmp_path / "root" / "log.jsonl").read_bytes() == b""
+    (run / layout.SCORES).write_bytes(genuine)
+    seal_run(run, key_signer())
+    (run / layout.SCORES).write_bytes(genuine.replace(b"1", b"2", 1))
+    assert fault(lambda: cosign_run(run, signer)) == "tree.file-changed"
+    assert (tmp_path / "root" / "log.jsonl").read_bytes() == b""
+
+
+def test_an_interrupted_signer_leaves_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mint2m_verify.sealing.verify_run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        seal_run(run, key_signer())
+    assert list((run / "attestations").iterdir()) == []
 
 
 def test_a_signer_that_fails_leaves_nothing(run: Path) -> None:

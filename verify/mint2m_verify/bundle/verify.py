@@ -35,6 +35,9 @@ from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.release import layout
 from mint2m_verify.signing import key_id
 
+_SIGNED = "signed by whom you trust"
+_VERSION = "the version in the archive's name"
+_LAYOUT = "the layout of a release"
 _MEMBERS = "every member as signed, and no other"
 _CONTENTS = "wheel, SBOM and provenance of this source"
 _CHECKOUT = "the checkout is the release's source"
@@ -91,8 +94,7 @@ class _Verification:
         self._question, self._anchor, self._options, self._log = question, anchor, options, log
         self._authority = Authority(findings=())
         self._signed: Signed | None = None
-        self._wanted = ["signed by whom you trust", "the version in the archive's name", "the layout of a release"]
-        self._wanted += [_MEMBERS, _CONTENTS]
+        self._wanted = [_SIGNED, _VERSION, _LAYOUT, _MEMBERS, _CONTENTS]
         self._wanted += [] if question.checkout is None else [_CHECKOUT]
         self._wanted += [] if question.verified_output is None else [_OUTPUT]
 
@@ -100,25 +102,24 @@ class _Verification:
         """Everything that is asked of the archive, until something makes the rest meaningless."""
         head = read_head(archive)
         self._authority = judge(head, self._anchor)
-        if not self._judge(_origin(self._authority), standing=self._standing()) and self._authority.statement is None:
-            return
+        self._judge(_SIGNED, _origin(self._authority), standing=self._standing())
         signed = self._manifest(head)
         if signed is None:
             return
         self._signed = signed
-        self._judge(self._version(signed))
-        if not self._judge(check_layout(signed)):
+        self._judge(_VERSION, self._version(signed))
+        if not self._judge(_LAYOUT, check_layout(signed)):
             return
         if output is not None:
             _write_head(output, head, self._authority)
         reader = MemberReader(archive, head, signed, keep=kept_bytes, output=output, progress=self._options.progress)
-        if not self._judge(reader.check()):
+        if not self._judge(_MEMBERS, reader.check()):
             return
-        self._judge(check_contents(signed, reader.kept, reader.blobs), standing=Standing.DERIVED)
+        self._judge(_CONTENTS, check_contents(signed, reader.kept, reader.blobs), standing=Standing.DERIVED)
         if self._question.checkout is not None:
-            self._judge(self._checkout(signed, self._question.checkout))
-        if output is not None:
-            self._judge(_output_words(self._question))
+            self._judge(_CHECKOUT, self._checkout(signed, self._question.checkout))
+        if output is not None and not self._log.findings:
+            self._judge(_OUTPUT, _output_words(self._question))
 
     def fill(self) -> None:
         """A row for each requirement that was not reached; without a finding that would be acceptance, so it is one."""
@@ -129,7 +130,7 @@ class _Verification:
         self._wanted.clear()
 
     def report(self) -> Report:
-        anchored = self._authority.statement is not None and not isinstance(self._anchor, NoAnchor)
+        anchored = self._signed is not None and not isinstance(self._anchor, NoAnchor)
         return Report(
             subject=str(self._question.archive),
             command="verify bundle",
@@ -146,8 +147,9 @@ class _Verification:
             summary=self._summary(anchored=anchored),
         )
 
-    def _judge(self, check: Check, *, standing: Standing = Standing.CHECKED) -> bool:
-        return self._log.judge(self._wanted.pop(0), standing, check)
+    def _judge(self, required: str, check: Check, *, standing: Standing = Standing.CHECKED) -> bool:
+        self._wanted.remove(required)
+        return self._log.judge(required, standing, check)
 
     def _standing(self) -> Standing:
         return Standing.UNVERIFIABLE if isinstance(self._anchor, ConsistencyOnly) else Standing.CHECKED
@@ -196,7 +198,7 @@ class _Verification:
 
     def _summary(self, *, anchored: bool) -> str:
         if self._log.findings or self._signed is None:
-            genuine = anchored and self._signed is not None and not isinstance(self._anchor, ConsistencyOnly)
+            genuine = anchored and not isinstance(self._anchor, ConsistencyOnly)
             return "The signed statement itself is genuine: your anchor vouches for it." if genuine else ""
         version = self._signed.statement.version
         by = f", signed by {', '.join(map(_short, self._authority.signers))}" if self._authority.signers else ""

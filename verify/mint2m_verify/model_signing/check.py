@@ -70,7 +70,11 @@ def verify_model(
     name = signature.name
     bundle, statement = _read(signature, log)
     vouched = _vouch(bundle, anchor, name)
-    log.judge("a signature that you can trust", _standing(anchor), vouched.check())
+    required = "a signature that you can trust"
+    if bundle is None and isinstance(anchor, KeyAnchor):
+        log.not_reached(required, (name,))
+    else:
+        log.judge(required, _standing(anchor), vouched.check())
     beside = place_within(root, signature)
     own = () if beside is None else (beside,)
     model = read_model(
@@ -115,25 +119,30 @@ def _read(signature: Path, log: Findings) -> tuple[SignedBundle | None, ModelSta
 def _vouch(bundle: SignedBundle | None, anchor: Anchor, name: str) -> Vouched:
     match anchor:
         case KeyAnchor():
-            findings = () if bundle is None else tuple(_check_signature(bundle, anchor))
+            if bundle is None or not isinstance(bundle.content, Envelope):
+                return Vouched(
+                    findings=(), words="no signature over a list of files"
+                )  # told already, as what it is not
             mine = key_id(anchor.key)
-            words = f"{short(mine)} over model_signing v1.0" if bundle is not None else "no signature"
-            return Vouched(findings=findings, words=words, mode="managed-key", signers=(mine,))
+            return Vouched(
+                findings=tuple(_check_signature(bundle, bundle.content, anchor)),
+                words=f"{short(mine)} over model_signing v1.0",
+                mode="managed-key",
+                signers=(mine,),
+            )
         case NoAnchor():
             return Vouched(findings=(found("trust.no-anchor"),), words="none")
         case _:
             return Vouched(findings=(), words="not asked for")
 
 
-def _check_signature(bundle: SignedBundle, anchor: KeyAnchor) -> Iterator[Finding]:
+def _check_signature(bundle: SignedBundle, envelope: Envelope, anchor: KeyAnchor) -> Iterator[Finding]:
     """The one signature against the auditor's key; the hint is only used to say which of two things went wrong."""
     mine = pem_hint(anchor.key)
     if bundle.material != "public-key":
         yield found("signature.not-by-key", file=bundle.file)
         return
-    if not isinstance(bundle.content, Envelope):
-        return  # told already, as what it is not
-    if verify_bytes(bundle.content.signed_bytes, bundle.content.signature, anchor.key):
+    if verify_bytes(envelope.signed_bytes, envelope.signature, anchor.key):
         if bundle.hint not in (None, mine):
             yield found("signature.hint-mismatch", file=bundle.file, expected=mine, actual=bundle.hint)
     elif bundle.hint in (None, mine):

@@ -28,9 +28,10 @@ from mint2m_verify.signers.bundle_form import STATEMENT_PAYLOAD
 from mint2m_verify.signers.key_signer import KeySigner
 from mint2m_verify.signers.signer import Signer
 from mint2m_verify.signing import create_file
+from mint2m_verify.walk import Progress
 
 
-def sign_model(root: Path, signer: KeySigner, *, output: Path) -> bytes:
+def sign_model(root: Path, signer: KeySigner, *, output: Path, progress: Progress | None = None) -> bytes:
     """The signature of every file below `root`, as a Sigstore bundle; `output` is where it will lie.
 
     Raises:
@@ -39,7 +40,7 @@ def sign_model(root: Path, signer: KeySigner, *, output: Path) -> bytes:
     _check_key(signer)
     beside = place_within(root, output)
     ignored = sorted({*DEFAULT_IGNORES, *(() if beside is None else (beside,))})
-    model = read_model(root, ignored=ignored)
+    model = read_model(root, ignored=ignored, progress=progress)
     for fault in model.findings:
         raise FindingError(fault)
     if not model.files:
@@ -58,7 +59,9 @@ def sign_model(root: Path, signer: KeySigner, *, output: Path) -> bytes:
     )
 
 
-def sign_and_verify(root: Path, signer: Signer, output: Path, *, key_file: Path | None = None) -> Report:
+def sign_and_verify(
+    root: Path, signer: Signer, output: Path, *, key_file: Path | None = None, progress: Progress | None = None
+) -> Report:
     """Sign `root`, write the signature to a new file and verify it with the signer's own public key.
 
     Args:
@@ -71,11 +74,14 @@ def sign_and_verify(root: Path, signer: Signer, output: Path, *, key_file: Path 
         raise FindingError(found("file.exists", file=str(output)))
     if not isinstance(signer, KeySigner):
         raise FindingError(found("model-signature.key-unsupported", actual=signer.describe()))
-    create_file(output, sign_model(root, signer, output=output))
-    report = verify_model(root, output, own_anchor(signer, key_file), VerifyOptions())
-    for fault in report.roots:
-        output.unlink()
-        raise FindingError(fault)
+    create_file(output, sign_model(root, signer, output=output, progress=progress))
+    try:
+        report = verify_model(root, output, own_anchor(signer, key_file), VerifyOptions(progress=progress))
+        for fault in report.roots:
+            raise FindingError(fault)
+    except BaseException:
+        output.unlink()  # what its own signer refuses, or has not judged, is nobody's to hold
+        raise
     return report
 
 

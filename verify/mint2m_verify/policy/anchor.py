@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mint2m_verify.anchor_file import AnchorFile
 from mint2m_verify.documents.trust_policy import PolicyRoot, TrustPolicy
 from mint2m_verify.signing import PublicKey
-from mint2m_verify.sigstore_bundle.root import TrustRoot
+
+if TYPE_CHECKING:
+    from mint2m_verify.sigstore_bundle import TrustRoot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

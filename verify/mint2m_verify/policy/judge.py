@@ -36,9 +36,10 @@ class Accepted:
     """Whose signatures counted for `role`.
 
     `signers` are the policy's names, each once, and `files` the bundles that count; `mode` is that of the weakest,
-    None where none counted. `payload` is the one statement that all bundles carry, None for plain files. `set_aside`
-    says in words which signatures counted for nothing. `met`: the rule's threshold and its age were met; where it is
-    False, findings said why.
+    None where none counted; `logged` and `certified` say that one of them has a log entry, is by a certificate.
+    `payload` is the one statement that all bundles carry, None for plain files. `set_aside` says in words which
+    signatures counted for nothing. `met`: the rule's threshold and its age were met; where it is False, findings said
+    why.
     """
 
     role: Role
@@ -49,6 +50,7 @@ class Accepted:
     times: tuple[SignedTime, ...]
     payload: bytes | None
     logged: bool
+    certified: bool
     set_aside: tuple[str, ...]
     met: bool
 
@@ -151,6 +153,7 @@ def _count(
         times=tuple(time for one in votes for time in one.times),
         payload=content.payload if isinstance(content, Envelope) else None,
         logged=any(one.logged for one in votes),
+        certified=any(one.certified for one in votes),
         set_aside=tuple(
             f"a signature by a stranger, which counts for nothing: {one.who} ({one.file})" for one in strangers
         ),

@@ -12,15 +12,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from mint2m_verify import schema
-from mint2m_verify.anchor_file import AnchorFile, anchor_file, read_anchor_file
+from mint2m_verify.anchor_file import AnchorFile, read_anchor_file
 from mint2m_verify.canonical import JsonValue, Limits, parse, sha256_hex
 from mint2m_verify.documents.base import decode
 from mint2m_verify.documents.trust_policy import TrustPolicy
-from mint2m_verify.finding import Finding, FindingError, Verdict, found
+from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.policy.soundness import faults
 from mint2m_verify.signing import parse_public_key
-from mint2m_verify.sigstore_bundle.root import PackagedRoot, TrustRoot, load_root, packaged_root
+from mint2m_verify.sigstore_bundle.root import ROOT_LIMIT, PackagedRoot, TrustRoot, packaged_root, parse_root
 from mint2m_verify.times import parse_time
 
 #: A policy that names dozens of signers is a few kilobytes.
@@ -42,7 +42,7 @@ def read_policy(path: Path, *, trusted_root: Path | None, at: str | None) -> Pol
     Raises:
         FindingError: `input.missing`, `usage.invalid`, `policy.*` or what is wrong with the root.
     """
-    raw, identity = _read(path)
+    raw, identity = read_anchor_file(path, limit=POLICY_LIMIT, fault="policy.malformed")
     document, wrong = inspect(raw, file=str(path))
     for fault in wrong:
         raise FindingError(fault)
@@ -94,19 +94,9 @@ def inspect(raw: bytes, *, file: str) -> tuple[TrustPolicy | None, tuple[Finding
 
 def read_for_showing(path: Path) -> tuple[TrustPolicy | None, tuple[Finding, ...], str]:
     """The policy in `path`, all its faults, and the SHA-256 of its file; raises only where it cannot be opened."""
-    raw, _ = _read(path)
+    raw, _ = read_anchor_file(path, limit=POLICY_LIMIT, fault="policy.malformed")
     document, wrong = inspect(raw, file=str(path))
     return document, wrong, sha256_hex(raw)
-
-
-def _read(path: Path) -> tuple[bytes, AnchorFile]:
-    try:
-        return read_anchor_file(path, limit=POLICY_LIMIT)
-    except FindingError as fault:
-        if fault.finding.verdict is not Verdict.FAILED:
-            raise
-        # A directory, a pipe or a file of gigabytes is no evidence that failed: the caller named the wrong thing.
-        raise FindingError(found("policy.malformed", file=str(path), actual=_told(fault.finding))) from fault
 
 
 def _told(fault: Finding) -> str:
@@ -175,5 +165,5 @@ def _root(
 def _brought(place: Path) -> tuple[TrustRoot, tuple[AnchorFile, ...]]:
     if str(place) == PUBLIC_GOOD and not place.exists():
         return packaged_root(PUBLIC_GOOD), ()
-    root = load_root(place)
-    return root, (anchor_file(place, root.raw),)
+    raw, file = read_anchor_file(place, limit=ROOT_LIMIT, fault="sigstore.root-invalid")
+    return parse_root(raw, name=str(place)), (file,)

@@ -38,6 +38,11 @@ class Vote:
     logged: bool
 
     @property
+    def certified(self) -> bool:
+        """Whether a certificate vouches for the signer, and so an authority of the root."""
+        return self.mode in ("public-good", "private-root")
+
+    @property
     def time(self) -> datetime | None:
         return min((time.time for time in self.times), default=None)
 

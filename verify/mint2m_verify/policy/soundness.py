@@ -24,6 +24,12 @@ SCOPES_OF_CLASS: Mapping[str, frozenset[str]] = {
     "h20-4x8": frozenset({"2m_execution_only_not_numerical_correctness", "gradient_parity"}),
 }
 
+#: Which stages a seal of a kind can be of.
+_STAGES: Mapping[str | None, frozenset[str]] = {
+    "training": frozenset({"run"}),
+    "validation": frozenset({"doctor", "kernel", "nccl", "actor", "parity-32k", "parity-64k", "scale-2m"}),
+}
+
 _KINDS: Mapping[str, frozenset[str | None]] = {
     SEAL_TYPE: frozenset({"training", "validation"}),
     RELEASE_TYPE: frozenset({"release"}),
@@ -258,13 +264,14 @@ def _role(rule: Rule, where: str, file: str) -> Iterator[Finding]:
         yield found(
             "policy.unsatisfiable", file=file, pointer=f"{where}/kind", expected=expected, actual=rule.kind or "null"
         )
-    staged = rule.predicate_type == SEAL_TYPE
-    if (rule.stage is not None) != staged:
+    stages = _STAGES.get(rule.kind, frozenset()) if rule.predicate_type == SEAL_TYPE else frozenset[str | None]({None})
+    if stages and rule.stage not in stages:
+        expected = " or ".join(sorted(stage or "null" for stage in stages))
         yield found(
             "policy.unsatisfiable",
             file=file,
             pointer=f"{where}/stage",
-            expected="a stage" if staged else "null",
+            expected=expected,
             actual=rule.stage or "null",
         )
 

@@ -118,6 +118,9 @@ def _portable(commit: Commit) -> Check:
             actual = {"120000": "a link", "160000": "a submodule"}.get(file.mode, f"mode {file.mode}")
             yield found("release.file-unportable", file=_shown(file.path), actual=actual)
             continue
+        if _shown(file.path) != file.path:
+            yield found("release.file-unportable", file=_shown(file.path), actual="not UTF-8")
+            continue
         fault = names.add(file.path)
         if fault is not None:
             actual = fault.message if fault.actual is None else f"{fault.message}: {fault.actual}"
@@ -155,7 +158,7 @@ def _package_version(files: Mapping[str, bytes]) -> str | None:
     """`__version__` as it is written down; the module is not run."""
     try:
         body = ast.parse(files.get(PACKAGE, b"")).body
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # what the parser makes of deep nesting
         return None
     for node in body:
         match node:
@@ -207,7 +210,7 @@ def _schemas(files: Mapping[str, bytes]) -> Check:
         try:
             value = json.loads(raw)
             Draft202012Validator.check_schema(value)
-        except (ValueError, SchemaError) as fault:
+        except (ValueError, RecursionError, SchemaError) as fault:
             yield found("release.schema-invalid", file=path, actual=str(fault).splitlines()[0][:200])
             continue
         have = value.get("$id") if isinstance(value, dict) else None
@@ -223,7 +226,7 @@ def _vectors(files: Mapping[str, bytes]) -> Check:
     for path, raw in sorted(cases.items()):
         try:
             case = json.loads(raw)
-        except ValueError as fault:
+        except (ValueError, RecursionError) as fault:
             yield found("release.vectors-missing", file=path, actual=str(fault))
             continue
         known = isinstance(case, dict) and isinstance(case.get("why"), str) and isinstance(case.get("exit"), int)

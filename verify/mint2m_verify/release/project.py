@@ -75,7 +75,7 @@ def read_project(raw: bytes, *, file: str) -> Project:
             build=build,
             shipped=tuple(_shipped(document)),
         )
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as fault:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         actual = f"{type(fault).__name__}: {fault}"[:200]
         raise FindingError(found("release.project-invalid", file=file, actual=actual)) from fault
 

@@ -74,7 +74,10 @@ def check_sbom(raw: bytes, pins: tuple[Pin, ...], *, version: str, wheel_sha256:
         yield found(
             "release.version-mismatch", file=layout.SBOM, expected=version, actual=repr(own[0].get("versionInfo"))
         )
-    have = {(normal_name(str(entry.get("name"))), str(entry.get("versionInfo"))) for entry in known if entry not in own}
+    others = [entry for entry in known if entry not in own]
+    have = {(normal_name(str(entry.get("name"))), str(entry.get("versionInfo"))) for entry in others}
+    if len(have) != len(others) or not isinstance(packages, list) or len(known) != len(packages):
+        yield _invalid("/packages", "objects, each package once", None)
     for name, pinned in sorted(have ^ {(pin.name, pin.version) for pin in pins}):
         where = "the SBOM" if (name, pinned) in have else layout.SOURCE + "constraints.txt"
         yield _invalid("/packages", "the packages of the lock", f"{name} {pinned} only in {where}")

@@ -30,6 +30,9 @@ _ZIP_FAULTS = (
     ValueError,
 )
 
+#: What every installer reads.
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
 #: What hatchling writes itself.
 _OWN = ("METADATA", "WHEEL", "RECORD", "entry_points.txt")
 
@@ -61,6 +64,9 @@ def _compare(archive: zipfile.ZipFile, want: Mapping[str, SourceFile], file: str
     if len(set(names)) != len(names):
         yield found("release.wheel-differs", file=file, expected="each name once")
     for info in archive.infolist():
+        if info.compress_type not in _COMPRESSIONS:
+            yield found("release.wheel-differs", file=file, actual=f"{info.filename}: compression {info.compress_type}")
+            continue
         known = want.get(info.filename)
         if known is None:
             if info.filename.removeprefix(own) not in _OWN or not info.filename.startswith(own):

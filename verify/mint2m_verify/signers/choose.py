@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mint2m_verify.finding import FindingError, found
 from mint2m_verify.signers.key_signer import KeySigner, signer_of
-from mint2m_verify.signers.passphrase import Ask, nobody, read_passphrase
+from mint2m_verify.signers.passphrase import Ask, Opener, nobody, read_passphrase
 from mint2m_verify.signers.signer import Signer
 from mint2m_verify.signing import load_private_key, new_private_key
 
@@ -79,27 +79,17 @@ class SignerOptions:
             names = ", ".join(name for name, _ in signers)
             actual = " and ".join(given) or "none"
             raise FindingError(found("usage.invalid", expected=f"one of {names}", actual=actual))
+        owner = "--signer hsm:" if self.uri is not None and self.uri.startswith("hsm:") else given[0]
         for name, value, owners in (
-            ("--passphrase-file", self.passphrase_file, ("--key", "--signer")),
+            ("--passphrase-file", self.passphrase_file, ("--key", "--signer hsm:")),
             ("--public-key", self.public_key, ("--signer",)),
             ("--identity-token", self.identity_token, ("--sigstore",)),
             ("--identity", self.identity, ("--private-root",)),
             ("--issuer", self.issuer, ("--private-root",)),
         ):
-            if value is not None and given[0] not in owners:
+            if value is not None and not any(owner.startswith(known) for known in owners):
                 expected = f"{name} with {' or '.join(owners)}"
                 raise FindingError(found("usage.invalid", expected=expected, actual=f"{name} with {given[0]}"))
-
-
-def choose_signer(
-    *,
-    key: Path | None = None,
-    passphrase_file: Path | None = None,
-    uri: str | None = None,
-    sigstore: Path | None = None,
-) -> Signer:
-    """The signer of a caller that names one in code; see `SignerOptions`."""
-    return SignerOptions(key=key, passphrase_file=passphrase_file, uri=uri, sigstore=sigstore).choose()
 
 
 def key_file_signer(path: Path, *, secret: bytes | None = None, ask: Ask = nobody) -> KeySigner:
@@ -111,16 +101,9 @@ def key_file_signer(path: Path, *, secret: bytes | None = None, ask: Ask = nobod
     Raises:
         FindingError: `key.*`, `input.missing`, `file.*`; `key.not-encrypted` for a passphrase that opens nothing.
     """
-    asked = False
-
-    def passphrase() -> bytes | None:
-        nonlocal asked
-        asked = True
-        return secret if secret is not None else ask(f"passphrase of {path.name}")
-
-    key = load_private_key(path, passphrase)
-    if secret is not None and not asked:
-        raise FindingError(found("key.not-encrypted", file=str(path)))
+    opener = Opener(path, secret=secret, ask=ask)
+    key = load_private_key(path, opener)
+    opener.check_needed()
     return signer_of(key, kind="managed", source=path.name)
 
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mint2m_verify.canonical import canonical, parse
 from mint2m_verify.finding import FindingError, found
@@ -31,12 +31,17 @@ from mint2m_verify.sigstore_bundle import (
 )
 
 if TYPE_CHECKING:
+    from requests import PreparedRequest, Response
     from sigstore.models import Bundle, ClientTrustConfig
     from sigstore.oidc import IdentityToken
     from sigstore.sign import Signer as LibrarySigner
+    from sigstore.sign import SigningContext
 
 #: sigstore-python's own variable for an identity token.
 TOKEN_VARIABLE = "SIGSTORE_IDENTITY_TOKEN"
+
+#: Seconds that a service may take to accept a connection, and to answer: a log answers once an entry is in its tree.
+PATIENCE = 60.0
 
 _T = TypeVar("_T")
 
@@ -126,7 +131,7 @@ class KeylessSigner:
         )
 
         def obtain() -> bytes:
-            with SigningContext.from_trust_config(self.trust).signer(token, cache=True) as signer:
+            with _impatient(SigningContext.from_trust_config(self.trust)).signer(token, cache=True) as signer:
                 return sign(signer).to_json().encode()
 
         raw = canonical(parse(_guarded("signer.refused", self.configuration, obtain), file=self.configuration))
@@ -141,6 +146,21 @@ class KeylessSigner:
 
     def _invalid(self, why: str) -> FindingError:
         return FindingError(found("signer.result-invalid", file=self.configuration, actual=why))
+
+
+def _impatient(context: SigningContext) -> SigningContext:
+    """`context` itself, whose clients no longer wait for ever for an answer, as the library leaves them to."""
+    from requests.adapters import HTTPAdapter
+
+    class Impatient(HTTPAdapter):
+        def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
+            options["timeout"] = options.get("timeout") or PATIENCE
+            return super().send(request, *args, **options)
+
+    for session in (context._fulcio.session, context._rekor._session):  # type: ignore[attr-defined]  # both clients' own
+        for scheme in ("https://", "http://"):
+            session.mount(scheme, Impatient())
+    return context
 
 
 def _usable(trust: ClientTrustConfig) -> ClientTrustConfig:

@@ -42,10 +42,21 @@ def checked(secret: bytes, *, file: str | None = None) -> bytes:
     return secret
 
 
-def passphrase_of(key: Path, file: Path | None, ask: Ask) -> Callable[[], bytes | None]:
-    """Where the passphrase of `key` comes from: `file`, which is read at once, or else a person, if it is needed."""
-    secret = None if file is None else read_passphrase(file)
-    return lambda: secret if secret is not None else ask(f"passphrase of {key.name}")
+class Opener:
+    """Where the passphrase of one key comes from: a secret that was given, or a person; knows whether it was needed."""
+
+    def __init__(self, key: Path, *, secret: bytes | None, ask: Ask) -> None:
+        self._key, self._secret, self._ask = key, secret, ask
+        self._needed = False
+
+    def __call__(self) -> bytes | None:
+        self._needed = True
+        return self._secret if self._secret is not None else self._ask(f"passphrase of {self._key.name}")
+
+    def check_needed(self) -> None:
+        """Raises `FindingError` (`key.not-encrypted`) for a secret that opened nothing."""
+        if self._secret is not None and not self._needed:
+            raise FindingError(found("key.not-encrypted", file=str(self._key)))
 
 
 def new_passphrase(file: Path | None, ask: Ask | None) -> bytes | None:

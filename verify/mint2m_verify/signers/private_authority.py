@@ -154,9 +154,11 @@ def timestamping_certificate(
     )
 
 
-def check_identity(identity: str) -> None:
-    """Whether a certificate can carry `identity`; raises `FindingError` (`signer.identity-invalid`) where not."""
+def check_identity(identity: str, issuer: str) -> None:
+    """Whether a certificate can carry these two; raises `FindingError` (`signer.identity-invalid`) where not."""
     _name(identity)
+    if "://" not in issuer or not issuer.isascii() or not issuer.isprintable():
+        raise FindingError(found("signer.identity-invalid", expected="an issuer like https://…", actual=issuer))
 
 
 def der_of(certificate: x509.Certificate) -> bytes:

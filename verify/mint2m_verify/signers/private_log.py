@@ -68,7 +68,8 @@ class LeavesOnDisk:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        # Never created here: a log that begins again would give a second entry the place of the first.
+        descriptor = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield descriptor

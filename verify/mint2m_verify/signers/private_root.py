@@ -222,7 +222,7 @@ class PrivateRoot:
 
     def signer(self, identity: str, issuer: str, *, log: LogVersion = "v1") -> IdentitySigner:
         """Whoever holds this root, as a signer in the name of `identity`; raises `signer.identity-invalid`."""
-        check_identity(identity)
+        check_identity(identity, issuer)
         return IdentitySigner(root=self, identity=identity, issuer=issuer, log=log)
 
     def _witness(
@@ -265,7 +265,7 @@ class PrivateRoot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentitySigner:
-    """Signs in the name of one identity, each time with a key and certificate of its own."""
+    """Signs in the name of one identity, each time with a key and certificate of its own, and with a timestamp."""
 
     root: PrivateRoot
     identity: str
@@ -278,10 +278,11 @@ class IdentitySigner:
         return f"{self.identity} (private root {self.root.log.origin.removeprefix('log.')})"
 
     def sign_statement(self, payload: bytes) -> bytes:
-        return self._verified(self.root.sign_dsse(payload, self.identity, self.issuer, log=self.log), artifact=None)
+        raw = self.root.sign_dsse(payload, self.identity, self.issuer, log=self.log, timestamp=True)
+        return self._verified(raw, artifact=None)
 
     def sign_digest(self, sha256: bytes) -> bytes:
-        raw = self.root.sign_blob(sha256, self.identity, self.issuer, log=self.log)
+        raw = self.root.sign_blob(sha256, self.identity, self.issuer, log=self.log, timestamp=True)
         return self._verified(raw, artifact=Artifact(name=None, sha256=sha256.hex()))
 
     def sign_artifact(self, raw: bytes) -> bytes:

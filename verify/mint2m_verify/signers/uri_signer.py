@@ -132,7 +132,11 @@ def _guarded(uri: str, secrets: _Secrets, call: Callable[[], _T]) -> _T:
         raise
     except _faults() as fault:
         words = f"{type(fault).__name__}: {fault}".rstrip(": ")
-        raise FindingError(found("signer.unavailable", file=uri, actual=secrets.without(words)[:300])) from None
+        # securesystemslib's word for a package that is not installed.
+        extra = "pip install 'mint2m[hsm]'" if type(fault).__name__ == "UnsupportedLibraryError" else None
+        actual = secrets.without(words)[:300]
+        hint = extra if uri.startswith("hsm:") else None
+        raise FindingError(found("signer.unavailable", file=uri, actual=actual, hint=hint)) from None
 
 
 def _faults() -> tuple[type[BaseException], ...]:

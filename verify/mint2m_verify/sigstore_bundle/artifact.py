@@ -43,16 +43,18 @@ def read_artifact(path: Path) -> Artifact:
     try:
         # O_NONBLOCK: opening a FIFO must not wait for a writer.
         descriptor = os.open(resolved, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise FindingError(found("file.not-regular", file=str(path)))
-            while piece := stream.read(_PIECE):
+            while piece := os.read(descriptor, _PIECE):
                 total.update(piece)
                 size += len(piece)
                 if size <= HELD_LIMIT:
                     held.append(piece)
                 else:
                     held.clear()
+        finally:
+            os.close(descriptor)
     except OSError as fault:
         if fault.errno in (errno.EISDIR, errno.ENXIO, errno.ELOOP):
             raise FindingError(found("file.not-regular", file=str(path))) from fault

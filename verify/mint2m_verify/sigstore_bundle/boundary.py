@@ -3,7 +3,7 @@
 The rule: whatever they raise means that they did not accept; a bug in one of them is no acceptance either. For bytes
 of an attacker's choice sigstore-python leaks ValueError, TypeError, AttributeError, and the errors of pydantic, X.509
 and DER parsers; rfc3161-client panics in Rust, which reaches Python as an exception that is no `Exception`. This is
-the one catch of everything outside `main`, and nothing but calls into those libraries may be passed to it.
+the one catch of everything outside `main`; nothing but calls into those libraries and cryptography is passed to it.
 """
 
 from __future__ import annotations

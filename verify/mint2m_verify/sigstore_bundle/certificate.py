@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeAlias
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -37,6 +38,9 @@ _DETAILS: Mapping[str, tuple[str, str]] = {
     "secp521r1": ("PKIX_ECDSA_P521_SHA_512", "sha512"),
 }
 
+#: A certificate's extensions; X.509 allows each once, and cryptography refuses a second.
+_Extensions: TypeAlias = Mapping[x509.ObjectIdentifier, x509.ExtensionType]
+
 #: What cryptography raises for bytes that are no certificate or no extension of it.
 UNREADABLE = (
     ValueError,
@@ -52,10 +56,14 @@ UNREADABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What was read of a certificate, none of it verified. `noted` is when the certificate log `log_id` saw it."""
+    """What was read of a certificate, none of it verified.
+
+    `lifetime` is its first and last moment; `noted` is when the certificate log `log_id` saw it.
+    """
 
     signer: CertificateSigner
     key: ec.EllipticCurvePublicKey
+    lifetime: tuple[datetime, datetime]
     witnessed: Witnessed
     noted: datetime
     log_id: bytes
@@ -76,12 +84,14 @@ def read(certificate: x509.Certificate, bundle: SignedBundle) -> Facts:
         FindingError: `sigstore.certificate-invalid`, `-ambiguous` or `-unsupported`, `sigstore.sct-missing`.
     """
     try:
-        extensions = certificate.extensions
-        key = certificate.public_key()
-        # Names and times are parsed where they are asked for: here, so that no later step meets what cannot be read.
-        _ = (certificate.issuer, certificate.not_valid_before_utc, certificate.not_valid_after_utc)
-    except UNREADABLE as fault:
+        return _facts(certificate, bundle)
+    except UNREADABLE as fault:  # cryptography parses each part where it is asked for, so any of them can raise
         raise _invalid(bundle, str(fault)) from fault
+
+
+def _facts(certificate: x509.Certificate, bundle: SignedBundle) -> Facts:
+    extensions = {extension.oid: extension.value for extension in certificate.extensions}
+    key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in _DETAILS:
         raise FindingError(
             found(
@@ -102,6 +112,7 @@ def read(certificate: x509.Certificate, bundle: SignedBundle) -> Facts:
             certificate_sha256=sha256_hex(bundle.certificate or b""),
         ),
         key=key,
+        lifetime=(certificate.not_valid_before_utc, certificate.not_valid_after_utc),
         witnessed=Witnessed(
             der=bundle.certificate or b"",
             is_certificate=True,
@@ -113,28 +124,19 @@ def read(certificate: x509.Certificate, bundle: SignedBundle) -> Facts:
     )
 
 
-def _check_usage(extensions: x509.Extensions, bundle: SignedBundle) -> None:
-    try:
-        signs = extensions.get_extension_for_class(x509.KeyUsage).value.digital_signature
-        purposes = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    except x509.ExtensionNotFound as fault:
-        raise _invalid(bundle, str(fault)) from fault
-    if not signs or ExtendedKeyUsageOID.CODE_SIGNING not in purposes:
+def _check_usage(extensions: _Extensions, bundle: SignedBundle) -> None:
+    usage, purposes = extensions.get(x509.KeyUsage.oid), extensions.get(x509.ExtendedKeyUsage.oid)
+    signs = isinstance(usage, x509.KeyUsage) and usage.digital_signature
+    if not signs or not isinstance(purposes, x509.ExtendedKeyUsage) or ExtendedKeyUsageOID.CODE_SIGNING not in purposes:
         raise _invalid(bundle, "not a certificate for signing code")
-    try:
-        issues = extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except x509.ExtensionNotFound:
-        issues = False
-    if issues:
+    basic = extensions.get(x509.BasicConstraints.oid)
+    if isinstance(basic, x509.BasicConstraints) and basic.ca:
         raise _invalid(bundle, "a certificate authority's own certificate")
 
 
-def _sct(extensions: x509.Extensions, bundle: SignedBundle) -> SignedCertificateTimestamp:
-    notes: list[SignedCertificateTimestamp]
-    try:
-        notes = list(extensions.get_extension_for_class(x509.PrecertificateSignedCertificateTimestamps).value)
-    except x509.ExtensionNotFound:
-        notes = []
+def _sct(extensions: _Extensions, bundle: SignedBundle) -> SignedCertificateTimestamp:
+    listed = extensions.get(x509.PrecertificateSignedCertificateTimestamps.oid)
+    notes = list(listed) if isinstance(listed, x509.PrecertificateSignedCertificateTimestamps) else []
     if len(notes) != 1:
         raise FindingError(
             found(
@@ -144,16 +146,15 @@ def _sct(extensions: x509.Extensions, bundle: SignedBundle) -> SignedCertificate
                 actual=str(len(notes)),
             )
         )
-    return notes[0]
+    note: SignedCertificateTimestamp = notes[0]
+    return note
 
 
-def _name(extensions: x509.Extensions, bundle: SignedBundle) -> str:
+def _name(extensions: _Extensions, bundle: SignedBundle) -> str:
     """The one subject alternative name: a mail address, a URI, or Fulcio's user name."""
-    try:
-        names = list(extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
-    except x509.ExtensionNotFound as fault:
-        raise _invalid(bundle, str(fault)) from fault
-    if len(names) != 1:
+    listed = extensions.get(x509.SubjectAlternativeName.oid)
+    names = list(listed) if isinstance(listed, x509.SubjectAlternativeName) else []
+    if len(names) > 1:
         raise FindingError(
             found(
                 "sigstore.certificate-ambiguous",
@@ -162,22 +163,21 @@ def _name(extensions: x509.Extensions, bundle: SignedBundle) -> str:
                 actual=str(len(names)),
             )
         )
-    (name,) = names
+    name = names[0] if names else None
     if isinstance(name, x509.OtherName) and name.type_id == _USER_NAME:
         return _utf8_string(name.value, bundle)
     if isinstance(name, x509.RFC822Name | x509.UniformResourceIdentifier) and name.value:
         return name.value
-    raise _invalid(bundle, "a subject alternative name that is no identity")
+    raise _invalid(bundle, "no subject alternative name that is an identity")
 
 
-def _issuer(extensions: x509.Extensions, bundle: SignedBundle) -> str:
+def _issuer(extensions: _Extensions, bundle: SignedBundle) -> str:
     """The identity provider; where both of its extensions are there they must agree."""
-    values = _values(extensions)
     texts = []
-    if _ISSUER in values:
-        texts.append(_utf8_string(values[_ISSUER], bundle))
-    if _ISSUER_BARE in values:
-        texts.append(_bare_text(values[_ISSUER_BARE], bundle))
+    for oid, read in ((_ISSUER, _utf8_string), (_ISSUER_BARE, _bare_text)):
+        value = extensions.get(oid)
+        if isinstance(value, x509.UnrecognizedExtension):
+            texts.append(read(value.value, bundle))
     if not texts:
         raise _invalid(bundle, "no identity provider")
     if len(set(texts)) != 1:
@@ -187,23 +187,14 @@ def _issuer(extensions: x509.Extensions, bundle: SignedBundle) -> str:
     return texts[0]
 
 
-def _claims(extensions: x509.Extensions, bundle: SignedBundle) -> tuple[Claim, ...]:
+def _claims(extensions: _Extensions, bundle: SignedBundle) -> tuple[Claim, ...]:
     claims = []
-    for oid, value in _values(extensions).items():
+    for oid, value in extensions.items():
         name = _CLAIMS.get(oid)
-        if name is not None:
-            text = _bare_text(value, bundle) if name in BARE_CLAIMS else _utf8_string(value, bundle)
+        if name is not None and isinstance(value, x509.UnrecognizedExtension):
+            text = _bare_text(value.value, bundle) if name in BARE_CLAIMS else _utf8_string(value.value, bundle)
             claims.append(Claim(name=name, value=text))
     return tuple(sorted(claims, key=lambda claim: claim.name))
-
-
-def _values(extensions: x509.Extensions) -> Mapping[x509.ObjectIdentifier, bytes]:
-    """Extensions that cryptography does not know, which Fulcio's are."""
-    return {
-        extension.oid: extension.value.value
-        for extension in extensions
-        if isinstance(extension.value, x509.UnrecognizedExtension)
-    }
 
 
 def _utf8_string(raw: bytes, bundle: SignedBundle) -> str:

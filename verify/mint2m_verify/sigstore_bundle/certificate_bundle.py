@@ -17,10 +17,11 @@ from mint2m_verify.finding import Finding, FindingError, found, merge_findings
 from mint2m_verify.sigstore_bundle import certificate, library, log
 from mint2m_verify.sigstore_bundle.boundary import Refusal
 from mint2m_verify.sigstore_bundle.content import Signed
-from mint2m_verify.sigstore_bundle.entry import kinds_for
-from mint2m_verify.sigstore_bundle.explain import entry_findings, reasons, signature_finding, signature_holds
+from mint2m_verify.sigstore_bundle.entry import check_body, check_count
+from mint2m_verify.sigstore_bundle.explain import reasons, signature_finding, signature_holds
 from mint2m_verify.sigstore_bundle.model import Result, SignedBundle, SignedTime, Verified
 from mint2m_verify.sigstore_bundle.root import TrustRoot
+from mint2m_verify.sigstore_bundle.signed_time import signed_times
 
 
 def verify_certificate_bundle(bundle: SignedBundle, root: TrustRoot, signed: Signed) -> Result:
@@ -35,7 +36,9 @@ def verify_certificate_bundle(bundle: SignedBundle, root: TrustRoot, signed: Sig
         facts = certificate.read(leaf, bundle)
     except FindingError as fault:
         return Result(verified=None, findings=merge_findings([findings, [fault.finding], signed.findings]))
-    times, faults = _times(bundle, root)
+    times, faults = signed_times(bundle, root)
+    if not times and not faults:
+        faults = (_no_time(bundle),)
     authorities = tuple(
         n for n, authority in enumerate(root.authorities) if all(authority.window.holds(t.time) for t in times)
     )
@@ -77,6 +80,8 @@ def verify_certificate_bundle(bundle: SignedBundle, root: TrustRoot, signed: Sig
 
 def _check_chain(bundle: SignedBundle, root: TrustRoot) -> Iterator[Finding]:
     """Older bundles may put certificates behind the signing one: only issuers that the root names, never its roots."""
+    if not bundle.chain:
+        return
     known = {raw for authority in root.authorities for raw in authority.chain}
     for n, raw in enumerate(bundle.chain, start=1):
         pointer = f"/verificationMaterial/x509CertificateChain/certificates/{n}"
@@ -97,55 +102,21 @@ def _check_chain(bundle: SignedBundle, root: TrustRoot) -> Iterator[Finding]:
 
 
 def _check_entries(bundle: SignedBundle, root: TrustRoot) -> Iterator[Finding]:
-    where = "/verificationMaterial/tlogEntries"
     if not bundle.entries:
+        where = "/verificationMaterial/tlogEntries"
         yield found("sigstore.log-entry-missing", file=bundle.file, pointer=where, expected="one log entry")
-        return
-    if len(bundle.entries) > 1:
-        yield found(
-            "sigstore.log-entry-count",
-            file=bundle.file,
-            pointer=where,
-            expected="one log entry",
-            actual=str(len(bundle.entries)),
-        )
-    entry = bundle.entries[0]
-    if (entry.kind, entry.version) not in kinds_for(bundle.content):
-        yield found(
-            "sigstore.log-entry-unsupported",
-            file=bundle.file,
-            pointer=f"{where}/0/kindVersion",
-            expected=" or ".join(sorted(f"{kind} {version}" for kind, version in kinds_for(bundle.content))),
-            actual=f"{entry.kind} {entry.version}"[:200],
-        )
-    yield from log.check_form(entry, root, file=bundle.file)
+    yield from check_count(bundle)
+    for entry in bundle.entries[:1]:
+        yield from log.check_form(entry, root, file=bundle.file)
 
 
-def _times(bundle: SignedBundle, root: TrustRoot) -> tuple[tuple[SignedTime, ...], list[Finding]]:
-    """Times of the timestamps, verified, and of the log entry, whose promise the library verifies later."""
-    times: list[SignedTime] = []
-    faults: list[Finding] = []
-    if bundle.tokens:
-        from mint2m_verify.sigstore_bundle.timestamps import verified_times
-
-        for told in verified_times(bundle.tokens, bundle.signature, root, file=bundle.file):
-            if isinstance(told, SignedTime):
-                times.append(told)
-            else:
-                faults.append(told)
-    promised = log.integrated_time(bundle.entries[0]) if bundle.entries else None
-    if promised is not None:
-        times.append(promised)
-    if not times and not faults:
-        faults.append(
-            found(
-                "sigstore.no-signed-time",
-                file=bundle.file,
-                pointer="/verificationMaterial",
-                expected="a timestamp, or a log entry with the log's promise of its time",
-            )
-        )
-    return tuple(times), faults
+def _no_time(bundle: SignedBundle) -> Finding:
+    return found(
+        "sigstore.no-signed-time",
+        file=bundle.file,
+        pointer="/verificationMaterial",
+        expected="a timestamp, or a log entry with the log's promise of its time",
+    )
 
 
 def _check_windows(
@@ -181,4 +152,4 @@ def _check_signature(bundle: SignedBundle, facts: certificate.Facts, signed: Sig
     """What the library leaves to us of entries that it no longer knows."""
     if not signature_holds(facts.key, bundle.content, signed.sha256):
         yield signature_finding(bundle)
-    yield from entry_findings(bundle, facts, signed.sha256)
+    yield from check_body(bundle, facts.witnessed, signed.sha256)

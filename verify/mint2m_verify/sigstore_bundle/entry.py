@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mint2m_verify.canonical import JsonValue, Limits, parse
-from mint2m_verify.finding import FindingError
-from mint2m_verify.sigstore_bundle.model import Content, Envelope, LogEntry
+from mint2m_verify.finding import Finding, FindingError, found
+from mint2m_verify.sigstore_bundle.model import Content, Envelope, LogEntry, SignedBundle
 
 _LIMITS = Limits(size_bytes=32 << 20, depth=16, members=4096)
 
@@ -45,14 +45,52 @@ def kinds_for(content: Content) -> frozenset[tuple[str, str]]:
     return ENVELOPE_KINDS if isinstance(content, Envelope) else MESSAGE_KINDS
 
 
-def differences(
-    entry: LogEntry, content: Content, signer: Witnessed, artifact_sha256: str | None
-) -> Iterator[tuple[str, str]]:
-    """(pointer in the body, what it should be) wherever the entry is not about this signature.
+def check_count(bundle: SignedBundle) -> Iterator[Finding]:
+    """More entries than one, and an entry of a kind that cannot be about such content."""
+    where = "/verificationMaterial/tlogEntries"
+    if len(bundle.entries) > 1:
+        yield found(
+            "sigstore.log-entry-count",
+            file=bundle.file,
+            pointer=where,
+            expected="one log entry",
+            actual=str(len(bundle.entries)),
+        )
+    for entry in bundle.entries[:1]:
+        kinds = kinds_for(bundle.content)
+        if (entry.kind, entry.version) not in kinds:
+            yield found(
+                "sigstore.log-entry-unsupported",
+                file=bundle.file,
+                pointer=f"{where}/0/kindVersion",
+                expected=" or ".join(sorted(f"{kind} {version}" for kind, version in kinds)),
+                actual=f"{entry.kind} {entry.version}"[:200],
+            )
+
+
+def check_body(bundle: SignedBundle, signer: Witnessed, artifact_sha256: str | None) -> Iterator[Finding]:
+    """Where the log entry is about another signature, signer or content; the first difference is enough.
 
     Args:
         artifact_sha256: of the signed file; needed for a message signature.
     """
+    for entry in bundle.entries[:1]:
+        if (entry.kind, entry.version) not in kinds_for(bundle.content):
+            return  # `check_count` tells
+        for pointer, expected in _differences(entry, bundle.content, signer, artifact_sha256):
+            yield found(
+                "sigstore.log-entry-mismatch",
+                file=bundle.file,
+                pointer=f"/verificationMaterial/tlogEntries/0/canonicalizedBody#{pointer}",
+                expected=expected,
+            )
+            return
+
+
+def _differences(
+    entry: LogEntry, content: Content, signer: Witnessed, artifact_sha256: str | None
+) -> Iterator[tuple[str, str]]:
+    """(pointer in the body, what it should be) wherever the entry is not about this signature."""
     try:
         body = parse(entry.body, file="canonicalizedBody", limits=_LIMITS)
     except FindingError as fault:
@@ -74,8 +112,8 @@ def differences(
             yield "/kind", "a known kind of entry"
             return
     for path, value in wanted:
-        found = _at(body, *path)
-        if not (_is_pem_of(found, value.der) if isinstance(value, _Pem) else found == value):
+        there = _at(body, *path)
+        if not (_is_pem_of(there, value.der) if isinstance(value, _Pem) else there == value):
             short = isinstance(value, str) and len(value) <= 100
             yield "/" + "/".join(map(str, path)), str(value) if short else "this bundle's"
 

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 
 from mint2m_verify.finding import Finding, found
 from mint2m_verify.sigstore_bundle import library, log
-from mint2m_verify.sigstore_bundle.boundary import Refusal
+from mint2m_verify.sigstore_bundle.boundary import Refusal, guarded
 from mint2m_verify.sigstore_bundle.certificate import Facts
-from mint2m_verify.sigstore_bundle.entry import differences, kinds_for
+from mint2m_verify.sigstore_bundle.entry import check_body
 from mint2m_verify.sigstore_bundle.model import Content, Envelope, SignedBundle, SignedTime
 from mint2m_verify.sigstore_bundle.root import TrustRoot
 
@@ -33,13 +33,13 @@ def reasons(
     artifact_sha256: str | None,
 ) -> Iterator[Finding]:
     """Everything cryptographic that is wrong with a certificate bundle."""
-    yield from _chain(bundle, certificate, root, times)
+    yield from _chain(bundle, certificate, facts, root, times)
     for entry in bundle.entries[:1]:
         yield from log.check_signatures(entry, root, file=bundle.file)
     signed = signature_holds(facts.key, bundle.content, artifact_sha256)
     if not signed:
         yield signature_finding(bundle)
-    yield from entry_findings(bundle, facts, artifact_sha256)
+    yield from check_body(bundle, facts.witnessed, artifact_sha256)
 
 
 def signature_holds(key: ec.EllipticCurvePublicKey, content: Content, artifact_sha256: str | None) -> bool:
@@ -65,25 +65,10 @@ def signature_finding(bundle: SignedBundle) -> Finding:
     )
 
 
-def entry_findings(bundle: SignedBundle, facts: Facts, artifact_sha256: str | None) -> Iterator[Finding]:
-    """Where the log entry is about another signature, signer or content."""
-    for entry in bundle.entries[:1]:
-        if (entry.kind, entry.version) not in kinds_for(bundle.content):
-            return  # told before
-        for pointer, expected in differences(entry, bundle.content, facts.witnessed, artifact_sha256):
-            yield found(
-                "sigstore.log-entry-mismatch",
-                file=bundle.file,
-                pointer=f"/verificationMaterial/tlogEntries/0/canonicalizedBody#{pointer}",
-                expected=expected,
-            )
-            return
-
-
 def _chain(
-    bundle: SignedBundle, certificate: x509.Certificate, root: TrustRoot, times: tuple[SignedTime, ...]
+    bundle: SignedBundle, certificate: x509.Certificate, facts: Facts, root: TrustRoot, times: tuple[SignedTime, ...]
 ) -> Iterator[Finding]:
-    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    first, last = facts.lifetime
     for moment in times:
         if not first <= moment.time <= last:
             yield found(
@@ -101,7 +86,7 @@ def _chain(
                 "sigstore.chain-untrusted",
                 file=bundle.file,
                 expected=" or ".join(sorted({authority.name for authority in root.authorities}))[:200],
-                actual=certificate.issuer.rfc4514_string()[:200],
+                actual=_issuer(certificate),
             )
             return
         holding = tuple(n for n in everybody if root.authorities[n].window.holds(moment.time))
@@ -116,6 +101,12 @@ def _chain(
         if library.sct_refusal(root, certificate, issuers) is not None:
             yield found("sigstore.sct-invalid", file=bundle.file, expected="a note signed by a log of the trusted root")
             return
+
+
+def _issuer(certificate: x509.Certificate) -> str | None:
+    """Who issued it, for people; None where that cannot be read."""
+    words = guarded(lambda: certificate.issuer.rfc4514_string())
+    return None if isinstance(words, Refusal) else words[:200]
 
 
 def _shown(time: object) -> str:

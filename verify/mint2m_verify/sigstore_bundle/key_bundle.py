@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
@@ -19,7 +19,7 @@ from mint2m_verify.finding import Finding, found, merge_findings
 from mint2m_verify.signing import PublicKey, key_id, public_key_der, public_key_pem, verify_bytes
 from mint2m_verify.sigstore_bundle import log
 from mint2m_verify.sigstore_bundle.content import Signed
-from mint2m_verify.sigstore_bundle.entry import Witnessed, differences, kinds_for
+from mint2m_verify.sigstore_bundle.entry import Witnessed, check_body, check_count
 from mint2m_verify.sigstore_bundle.model import (
     Artifact,
     Envelope,
@@ -30,6 +30,7 @@ from mint2m_verify.sigstore_bundle.model import (
     Verified,
 )
 from mint2m_verify.sigstore_bundle.root import TrustRoot
+from mint2m_verify.sigstore_bundle.signed_time import signed_times
 
 
 def verify_key_bundle(
@@ -118,56 +119,13 @@ def _witnesses(
     bundle: SignedBundle, root: TrustRoot, key: PublicKey, signed: Signed
 ) -> tuple[tuple[SignedTime, ...], list[Finding]]:
     """What logs and timestamp authorities of the root say of a key's signature."""
-    times: list[SignedTime] = []
-    faults: list[Finding] = []
-    if bundle.tokens:
-        from mint2m_verify.sigstore_bundle.timestamps import verified_times
-
-        for told in verified_times(bundle.tokens, bundle.signature, root, file=bundle.file):
-            if isinstance(told, SignedTime):
-                times.append(told)
-            else:
-                faults.append(told)
-    if len(bundle.entries) > 1:
-        faults.append(
-            found(
-                "sigstore.log-entry-count",
-                file=bundle.file,
-                pointer="/verificationMaterial/tlogEntries",
-                expected="at most one log entry",
-                actual=str(len(bundle.entries)),
-            )
-        )
+    times, unverified = signed_times(bundle, root)
+    faults = [*unverified, *check_count(bundle)]
     for entry in bundle.entries[:1]:
         faults += log.check_form(entry, root, file=bundle.file)
         faults += log.check_signatures(entry, root, file=bundle.file)
-        promised = log.integrated_time(entry)
-        if promised is not None:
-            times.append(promised)
-        faults += log.check_window(entry, root, tuple(times), file=bundle.file)
-        faults += _check_entry(bundle, key, signed)
-    return tuple(times), faults
-
-
-def _check_entry(bundle: SignedBundle, key: PublicKey, signed: Signed) -> Iterator[Finding]:
-    where = "/verificationMaterial/tlogEntries/0"
-    entry = bundle.entries[0]
-    if (entry.kind, entry.version) not in kinds_for(bundle.content):
-        yield found(
-            "sigstore.log-entry-unsupported",
-            file=bundle.file,
-            pointer=f"{where}/kindVersion",
-            expected=" or ".join(sorted(f"{kind} {version}" for kind, version in kinds_for(bundle.content))),
-            actual=f"{entry.kind} {entry.version}"[:200],
-        )
-        return
+        faults += log.check_window(entry, root, times, file=bundle.file)
     details = "PKIX_ED25519" if isinstance(key, ed25519.Ed25519PublicKey) else "PKIX_ECDSA_P256_SHA_256"
-    witnessed = Witnessed(der=public_key_der(key), is_certificate=False, details=details, digest="sha256")
-    for pointer, expected in differences(entry, bundle.content, witnessed, signed.sha256):
-        yield found(
-            "sigstore.log-entry-mismatch",
-            file=bundle.file,
-            pointer=f"{where}/canonicalizedBody#{pointer}",
-            expected=expected,
-        )
-        return
+    signer = Witnessed(der=public_key_der(key), is_certificate=False, details=details, digest="sha256")
+    faults += check_body(bundle, signer, signed.sha256)
+    return times, faults

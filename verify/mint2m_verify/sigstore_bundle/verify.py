@@ -53,6 +53,9 @@ def _verify(
         return verify_key_bundle(bundle, root, keys, artifact, signed)
     if root is None:
         return Result(verified=None, findings=(found("sigstore.root-needed", file=bundle.file),))
+    from mint2m_verify.sigstore_bundle import no_socket
+
+    no_socket.prepare()
     from mint2m_verify.sigstore_bundle.certificate_bundle import verify_certificate_bundle
 
     return verify_certificate_bundle(bundle, root, signed)
