@@ -1,4 +1,4 @@
-"""`mint2m verify run | receipt | checkpoint | manifest | evidence`: evidence against what the auditor brought."""
+"""`mint2m verify run | chain | receipt | checkpoint | manifest | evidence`: evidence against the auditor's anchor."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Verify evidence offline, from its raw artifacts.", invoke_without_command=True)
     group.callback()(what_is_here)
     group.command("run")(run)
+    group.command("chain")(chain)
     group.command("receipt")(receipt)
     group.command("checkpoint")(checkpoint)
     group.command("manifest")(manifest)
@@ -69,6 +70,43 @@ def run(
     with hash_bar() as progress:
         wanted = options(at, expect_plan, expect_nonce, expect_seal, expect_source, progress)
         return present(verify_run(directory, anchor, wanted), form, files)
+
+
+def chain(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Evidence directory of a promotion run.")],
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
+    key: Key = None,
+    plan_key: Annotated[
+        Path | None, typer.Option("--plan-key", help="Public key of the planner, where it is another than --key.")
+    ] = None,
+    digest: Digest = None,
+    consistency_only: Consistency = False,
+    through: Annotated[str | None, typer.Option("--through", help="Ask for the stages up to this one only.")] = None,
+    known: Annotated[
+        str | None, typer.Option("--known-checkpoint", help="SIZE:ROOT of the log as you saw it before.")
+    ] = None,
+    at: At = None,
+    expect_plan: ExpectPlan = None,
+    expect_nonce: ExpectNonce = None,
+    expect_seal: ExpectSeal = None,
+    expect_source: ExpectSource = None,
+    form: Form = ReportFormat.TEXT,
+    report: Reports = None,
+) -> Outcome:
+    """Verify a promotion chain: every stage again from raw artifacts, by the plan's bounds alone."""
+    from mint2m.hash_bar import hash_bar
+    from mint2m_verify.anchor import choose, options
+    from mint2m_verify.chain.options import chain_options
+    from mint2m_verify.chain.verify import verify_chain
+
+    files = report_files(report)
+    anchor = choose(
+        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
+    )
+    with hash_bar() as progress:
+        wanted = options(at, expect_plan, expect_nonce, expect_seal, expect_source, progress)
+        return present(verify_chain(directory, anchor, chain_options(wanted, through, plan_key, known)), form, files)
 
 
 def receipt(

@@ -1,6 +1,7 @@
 """Makes what lies in this folder; see README.md.
 
 python tests/vectors/make.py bases      run the trainer (needs the trainer extra, about two minutes)
+python tests/vectors/make.py chain      run the seven stages of a promotion run (the same, some minutes)
 python tests/vectors/make.py witnesses  sign those bases under a fresh private root
 python tests/vectors/make.py cases      write every vector again from the bases
 python tests/vectors/make.py check      say whether the committed vectors are the ones this script makes
@@ -11,6 +12,7 @@ from __future__ import annotations
 import sys
 
 from maker import (
+    cases_chain,
     cases_inputs,
     cases_journal,
     cases_json,
@@ -25,7 +27,7 @@ from maker import (
     cases_step,
     cases_tree,
 )
-from maker.case import CASES, HERE, check_engine, committed, lay_out, write_case
+from maker.case import CASES, HERE, check_chain, check_engine, committed, lay_out, write_case
 
 #: Importing a module registers its vectors.
 MODULES = (
@@ -42,6 +44,7 @@ MODULES = (
     cases_policy_run,
     cases_policy_demands,
     cases_right,
+    cases_chain,
 )
 
 
@@ -51,12 +54,18 @@ def main(word: str) -> int:
 
         make_bases()
         return 0
+    if word == "chain":
+        from maker.bases_chain import make_chain
+
+        make_chain()
+        return 0
     if word == "witnesses":
         from maker.witnesses import make_witnesses
 
         make_witnesses()
         return 0
     check_engine()
+    check_chain()
     made = {name: lay_out(case) for name, case in CASES.items()}
     if word == "cases":
         for name in committed().keys() - made.keys():
@@ -73,6 +82,6 @@ def main(word: str) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in ("bases", "witnesses", "cases", "check"):
+    if len(sys.argv) != 2 or sys.argv[1] not in ("bases", "chain", "witnesses", "cases", "check"):
         raise SystemExit(__doc__)
     raise SystemExit(main(sys.argv[1]))

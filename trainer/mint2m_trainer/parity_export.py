@@ -124,7 +124,7 @@ def export_inputs(
         rank=0,
         world_size=ranks,
         master_address="127.0.0.1",
-        master_port=_free_port(),
+        master_port=free_port(),
         run_dir=run_dir,
         snapshot=model_dir.resolve(),
         adapter=adapter_dir.resolve(),
@@ -179,7 +179,8 @@ def _rank(rank: int, inputs: RankInputs) -> None:
         update.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback address that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -103,6 +103,16 @@ class Update:
         self._finalize_calls = 0
         self._watch: Watch | None = None
 
+    @property
+    def policy(self) -> Policy:
+        """The policy, once it is materialized."""
+        return _there(self._policy)
+
+    @property
+    def optimizer(self) -> AdamWStep:
+        """The optimizer, once the policy is materialized."""
+        return _there(self._optimizer)
+
     def run(self, phase: str, progress: Progress = lambda _label, _done, _total: None) -> PhaseOutcome:
         """Run the next phase.
 

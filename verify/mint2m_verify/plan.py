@@ -17,7 +17,7 @@ from mint2m_verify.canonical import JsonValue, sha256_hex
 from mint2m_verify.deployment_checks import claim_scope
 from mint2m_verify.deployment_files import PlannedInputs
 from mint2m_verify.documents.base import FileRef
-from mint2m_verify.documents.inputs import ClaimScope, Deployment, FixtureModel, RunProfile
+from mint2m_verify.documents.inputs import ClaimScope, Deployment, FixtureModel, RunProfile, Topology
 from mint2m_verify.documents.plan import (
     Bundle,
     DeploymentIdentity,
@@ -82,11 +82,11 @@ def plan_of(inputs: PlannedInputs, *, run_id: str, nonce_sha256: str) -> Plan:
         nonce_sha256=nonce_sha256,
         namespace=f"mint2m-{stem}",
         source_sha256=source_sha256(),
-        deployment=_identity(deployment),
+        deployment=identity_of(deployment),
         profile=ProfileMember(**{member.name: getattr(profile, member.name) for member in fields(RunProfile)}),
         model=FixtureModel(revision=deployment.model.revision, manifest_sha256=inputs.model_manifest.sha256),
         inputs=_references(inputs),
-        placement=_placement(deployment, profile, stem),
+        placement=placement_of(deployment, profile.topology, stem),
         phases=expected_phases(profile),
         prefix_chunks=prefix_chunks(profile),
         memory=inputs.memory,
@@ -119,7 +119,8 @@ def image_resource(digest: str) -> str:
     return f"mint2m_image_{digest.removeprefix('sha256:')}"
 
 
-def _identity(deployment: Deployment) -> DeploymentIdentity:
+def identity_of(deployment: Deployment) -> DeploymentIdentity:
+    """What of a deployment decides where ranks run."""
     digest = None if deployment.image is None else deployment.image.digest
     return DeploymentIdentity(
         name=deployment.name,
@@ -144,11 +145,11 @@ def _references(inputs: PlannedInputs) -> PlanInputs:
     )
 
 
-def _placement(deployment: Deployment, profile: RunProfile, stem: str) -> Placement:
-    """One bundle a rank; ranks fill the nodes in the deployment's order."""
+def placement_of(deployment: Deployment, topology: Topology, stem: str) -> Placement:
+    """One bundle a rank; ranks fill the nodes in the deployment's order. Names of actors begin with `stem`."""
     each = deployment.accelerators_per_node
     bundles, ranks = [], []
-    for rank in range(profile.topology.world_size):
+    for rank in range(topology.world_size):
         ip = deployment.node_ips[rank // each]
         resources = [Resource(name=f"node:{ip}", amount=MARKER_SHARE)]
         if deployment.image is not None:

@@ -20,6 +20,9 @@ from mint2m_verify.tree import root_digest
 
 PACKAGES = ("mint2m", "mint2m_trainer", "mint2m_verify")
 
+#: What of a checkout is source.
+_CHECKOUT = ("mint2m", "verify", "trainer", "schemas", "pyproject.toml", "constraints.txt")
+
 
 @cache
 def source_sha256() -> str:
@@ -29,6 +32,33 @@ def source_sha256() -> str:
         FindingError: `source.missing` where a package cannot be found.
     """
     return root_digest(entries())
+
+
+def observed_sha256() -> str:
+    """The same digest from the files as they lie there now, hashed again at each call."""
+    return root_digest(entries())
+
+
+def checkout_sha256() -> str | None:
+    """The root digest of the source checkout that this installation runs from; None for an installed wheel.
+
+    Everything below the packages and `schemas/` that is no byte code, with `pyproject.toml` and `constraints.txt`,
+    named as in the checkout.
+    """
+    root = _directory("mint2m").parent
+    if not all((root / name).exists() for name in _CHECKOUT):
+        return None
+    files = [path for name in _CHECKOUT for path in _below(root / name)]
+    return root_digest([_entry(path.relative_to(root).as_posix(), path) for path in files])
+
+
+def _below(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    for item in sorted(path.rglob("*")):
+        if item.is_file() and "__pycache__" not in item.parts and item.suffix != ".pyc":
+            yield item
 
 
 def entries() -> tuple[TreeEntry, ...]:

@@ -124,7 +124,7 @@ def parse_bundle(raw: bytes, *, file: str) -> Envelope:
     Raises:
         FindingError: `json.*`, `seal.bundle-invalid`, or `signature.not-by-key` for a certificate.
     """
-    reader = _Reader(fault="seal.bundle-invalid", file=file)
+    reader = StatementReader(fault="seal.bundle-invalid", file=file)
     bundle = reader.members(
         parse(raw, file=file, limits=_BUNDLE_LIMITS), "", {"mediaType", "verificationMaterial", "dsseEnvelope"}
     )
@@ -176,7 +176,7 @@ def parse_statement(payload: bytes, *, file: str) -> SealStatement:
     Raises:
         FindingError: `json.*` or `seal.invalid`; subjects are non-empty, sorted, unique and safe paths.
     """
-    reader = _Reader(fault="seal.invalid", file=file)
+    reader = StatementReader(fault="seal.invalid", file=file)
     statement = reader.members(
         parse(payload, file=file, limits=_BUNDLE_LIMITS, canonical_form=True),
         "",
@@ -190,13 +190,13 @@ def parse_statement(payload: bytes, *, file: str) -> SealStatement:
     reader.constant(predicate["stage"], "/predicate/stage", "run")
     if predicate["parent"] is not None:
         reader.refuse("/predicate/parent", expected="null: a training run has no parent")
-    signer = _signer(predicate["signer"], reader)
+    signer = read_signer(predicate["signer"], reader)
     log = reader.members(predicate["log"], "/predicate/log", {"size", "root"})
     if log["size"] != 0 or isinstance(log["size"], bool):
         reader.refuse("/predicate/log/size", expected="0: the run's first statement", actual=repr(log["size"]))
     reader.constant(log["root"], "/predicate/log/root", hashlib.sha256(b"").hexdigest())
     return SealStatement(
-        subjects=_subjects(statement["subject"], reader),
+        subjects=read_subjects(statement["subject"], reader),
         kind="training",
         stage="run",
         execution_id=reader.digest(predicate["execution_id"], "/predicate/execution_id"),
@@ -226,13 +226,13 @@ def path_fault(path: str) -> str | None:
     return None
 
 
-def _signer(value: JsonValue, reader: _Reader) -> SignerClass:
+def read_signer(value: JsonValue, reader: StatementReader) -> SignerClass:
     if not isinstance(value, str) or value not in _SIGNERS:
         reader.refuse("/predicate/signer", expected=" or ".join(_SIGNERS), actual=repr(value))
     return _SIGNERS[value]
 
 
-def _subjects(value: JsonValue, reader: _Reader) -> tuple[Subject, ...]:
+def read_subjects(value: JsonValue, reader: StatementReader) -> tuple[Subject, ...]:
     if not isinstance(value, list) or not value:
         reader.refuse("/subject", expected="at least one subject")
     subjects: list[Subject] = []
@@ -251,7 +251,7 @@ def _subjects(value: JsonValue, reader: _Reader) -> tuple[Subject, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Reader:
+class StatementReader:
     """Takes a JSON value apart member by member; the first thing that does not fit ends the reading."""
 
     fault: str

@@ -68,6 +68,7 @@ def make_keys() -> None:
         ("release", ed25519.Ed25519PrivateKey.generate()),
         ("release-p256", ec.generate_private_key(ec.SECP256R1())),
         ("stranger", ed25519.Ed25519PrivateKey.generate()),
+        ("planner", ed25519.Ed25519PrivateKey.generate()),
     ):
         if (KEYS / f"{name}.key").exists():
             continue

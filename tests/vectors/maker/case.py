@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from maker.chain_forge import Chain
 from maker.forge import HERE, KEY_OF_BASE, KEYS, Run, read_base
 from maker.splice import Piece, apply, pieces
 
@@ -15,6 +16,9 @@ from maker.splice import Piece, apply, pieces
 NOT_CASES = frozenset({"bases", "maker", KEYS.name, "__pycache__"})
 
 Change = Callable[[Run], None]
+
+#: The base that is a promotion chain and no run.
+CHAIN = "chain"
 
 VERIFY_RUN = ("verify", "run", "{run}", "--key", "{keys}/{key}.pub")
 
@@ -63,7 +67,7 @@ def vector(
 
 def lay_out(case: Case) -> dict[str, bytes]:
     """The files of the vector's directory: `case.json`, `changes.json` for small differences, `files/…` for others."""
-    run = Run.of(case.base) if case.base is not None else Run(base="", files={})
+    run = _base(case.base)
     before = dict(run.files)
     case.change(run)
     removed = sorted(before.keys() - run.files.keys())
@@ -95,6 +99,12 @@ def lay_out(case: Case) -> dict[str, bytes]:
     if changes:
         laid["changes.json"] = _pretty(changes)
     return laid
+
+
+def _base(name: str | None) -> Run:
+    if name is None:
+        return Run(base="", files={})
+    return Chain.of(name) if name == CHAIN else Run.of(name)
 
 
 def _pretty(changes: dict[str, list[Piece]]) -> bytes:
@@ -132,6 +142,16 @@ def check_engine() -> None:
         different = [path for path, raw in read_base(base).items() if run.files[path] != raw and path != _seal(base)]
         if different:
             raise SystemExit(f"{base}: following an untouched run changed {', '.join(different)}")
+
+
+def check_chain() -> None:
+    """The same of the chain, where every signature is Ed25519 and must come out as it was."""
+    chain = Chain.of(CHAIN)
+    chain.sign_plan()
+    chain.follow()
+    different = [path for path, raw in read_base(CHAIN).items() if chain.files[path] != raw]
+    if different:
+        raise SystemExit(f"{CHAIN}: following an untouched chain changed {', '.join(different)}")
 
 
 def _seal(base: str) -> str:

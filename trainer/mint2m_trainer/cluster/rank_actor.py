@@ -76,8 +76,8 @@ class RankActor:
                 pid=process.pid,
                 start_ticks=process.start_ticks,
                 node_ip=ray.util.get_node_ip_address(),
-                bundle=_bundle(),
-                accelerator=_accelerator(),
+                bundle=bundle(),
+                accelerator=accelerator(),
                 runtime_identity_sha256=observe(image_digest=task.image_digest).sha256,
                 source_sha256=source_sha256(),
                 plan_sha256=plan.computed_sha256(),
@@ -86,11 +86,7 @@ class RankActor:
     def rendezvous(self) -> Rendezvous:
         """A port on this rank's node that is free now; asked of rank 0 only."""
         with told_as_rank_error(self._task.rank, "start"):
-            address = ray.util.get_node_ip_address()
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                probe.bind((address, 0))
-                return Rendezvous(address=address, port=probe.getsockname()[1])
+            return free_rendezvous(None)
 
     def phase(self, name: str, rendezvous: Rendezvous) -> PhaseReply:
         """Run the next phase, which must be `name`."""
@@ -161,7 +157,16 @@ class RankActor:
         return progress
 
 
-def _bundle() -> int:
+def free_rendezvous(port: int | None) -> Rendezvous:
+    """This node's address with `port`, or with one that is free now."""
+    address = ray.util.get_node_ip_address()
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((address, port or 0))
+        return Rendezvous(address=address, port=probe.getsockname()[1])
+
+
+def bundle() -> int:
     """The placement-group bundle that Ray put this actor into.
 
     Ray names the granted resources `CPU_group_<bundle>_<group id>`; the documented API hides the index.
@@ -175,6 +180,7 @@ def _bundle() -> int:
     return indices.pop()
 
 
-def _accelerator() -> str:
+def accelerator() -> str:
+    """The accelerator that Ray granted this actor, `cpu` for none."""
     ids = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
     return f"gpu-{ids[0]}" if ids else "cpu"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,10 @@ class Ranks:
     local: bool
     #: Raises where the operator wants the run to end; looked at wherever this waits.
     check: Callable[[], None]
+    #: What becomes a rank's actor; it answers `hello`, `rendezvous`, `phase` and `close`.
+    actor_class: type = RankActor
+    #: More environment for every rank.
+    environment: Mapping[str, str] = field(default_factory=dict)
     group: PlacementGroup | None = None
     coordinator: Any = None
     actors: list[Any] = field(default_factory=list)
@@ -68,12 +72,13 @@ class Ranks:
         environment = _RANK_ENVIRONMENT | {name: os.environ[name] for name in ("PYTHONPATH",) if os.environ.get(name)}
         if self.local:
             environment["GLOO_SOCKET_IFNAME"] = "lo"
+        environment |= self.environment
         for planned, task in zip(plan.placement.ranks, tasks, strict=True):
             bundle = plan.placement.bundles[planned.bundle]
             wants = bundle_resources(bundle)
             self.journal.write("intent", resource("actor", planned.actor, node_ip=planned.node_ip))
             actor = (
-                ray.remote(RankActor)
+                ray.remote(self.actor_class)
                 .options(
                     name=planned.actor,
                     num_cpus=wants.pop("CPU"),
@@ -106,6 +111,10 @@ class Ranks:
                     node_ip=hello.node_ip,
                 ),
             )
+        self.meet(deadline)
+
+    def meet(self, deadline: float) -> None:
+        """Have rank 0 name a new place to meet. Groups that are opened anew must not find the store of the old ones."""
         (self.rendezvous,) = self._together(
             "start", lambda actor: actor.rendezvous.remote(), deadline, actors=self.actors[:1]
         )

@@ -252,6 +252,8 @@ def _local_environment(execution_id: str) -> dict[str, str]:
         # Ray kills workers when the machine's memory runs low, whoever uses it. The byte plan was checked already.
         "RAY_memory_monitor_refresh_ms": "0",
         "RAY_enable_metrics_collection": "false",
+        # Ray starts workers at niceness 15. Here the workers are the run, and on a busy machine they would hardly run.
+        "RAY_worker_niceness": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
 

@@ -40,6 +40,11 @@ MODULES = (
     "prerequisite",
     "execution",
     "ownership",
+    "runlog",
+    "validation_plan",
+    "chain",
+    "stage",
+    "replay",
     "bundle",
     "release",
 )

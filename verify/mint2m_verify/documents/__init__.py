@@ -31,6 +31,16 @@ from mint2m_verify.documents.records import (
 )
 from mint2m_verify.documents.release import Release
 from mint2m_verify.documents.trust_policy import TrustPolicy
+from mint2m_verify.documents.validation import (
+    LoadedTensors,
+    LogProof,
+    RankPhases,
+    StageArtifacts,
+    StageRanks,
+    StageRecord,
+    StageValidation,
+    ValidationPlan,
+)
 
 __all__ = [
     "CheckpointManifest",
@@ -41,12 +51,15 @@ __all__ = [
     "ExternalClaim",
     "FileManifest",
     "FileRef",
+    "LoadedTensors",
+    "LogProof",
     "ModelManifest",
     "OptimizerContract",
     "OwnershipEvent",
     "PhaseEvidence",
     "PhaseRecord",
     "Plan",
+    "RankPhases",
     "RankSession",
     "RankSessions",
     "Release",
@@ -55,9 +68,14 @@ __all__ = [
     "RunProfile",
     "RuntimeIdentity",
     "Scores",
+    "StageArtifacts",
+    "StageRanks",
+    "StageRecord",
+    "StageValidation",
     "TrainingFixture",
     "TrainingPayload",
     "TrainingReceipt",
     "TreeEntry",
     "TrustPolicy",
+    "ValidationPlan",
 ]

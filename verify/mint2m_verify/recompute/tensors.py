@@ -29,8 +29,8 @@ _HEADER_LIMITS = Limits(size_bytes=32 << 20, depth=4, members=2_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Piece:
-    """One tensor's place in the buffer, [start, end)."""
+class Piece:
+    """One tensor's place in the buffer after the header, [start, end)."""
 
     name: str
     dtype: np.dtype[np.floating]
@@ -45,13 +45,33 @@ def read_tensors(raw: bytes, *, file: str) -> Tensors:
     Raises:
         FindingError: `tensor.malformed`, `tensor.none` or `json.*` of the header.
     """
-    if len(raw) < _LENGTH.size:
-        _refuse(file, "a header length of 8 bytes", f"{len(raw)} bytes")
-    (length,) = _LENGTH.unpack_from(raw)
-    if length > min(_HEADER_LIMITS.size_bytes, len(raw) - _LENGTH.size):
-        _refuse(file, f"a header within {len(raw)} bytes", f"{length} bytes")
-    begin = _LENGTH.size + length
-    header = parse(raw[_LENGTH.size : begin], file=file, limits=_HEADER_LIMITS)
+    begin = header_end(raw[: _LENGTH.size], len(raw), file=file)
+    pieces = read_layout(raw[_LENGTH.size : begin], len(raw) - begin, file=file)
+    return {
+        piece.name: np.frombuffer(
+            raw, dtype=piece.dtype, count=elements(piece.shape), offset=begin + piece.start
+        ).reshape(piece.shape)
+        for piece in pieces
+    }
+
+
+def header_end(first: bytes, size: int, *, file: str) -> int:
+    """Where the header ends in a file of `size` bytes whose first 8 are `first`; raises as `read_tensors`."""
+    if len(first) < _LENGTH.size:
+        _refuse(file, "a header length of 8 bytes", f"{len(first)} bytes")
+    (length,) = _LENGTH.unpack_from(first)
+    if length > min(_HEADER_LIMITS.size_bytes, size - _LENGTH.size):
+        _refuse(file, f"a header within {size} bytes", f"{length} bytes")
+    return _LENGTH.size + int(length)
+
+
+def read_layout(raw: bytes, size: int, *, file: str) -> list[Piece]:
+    """The tensors that a header names, sorted by name; together they are the `size` bytes after it, each byte once.
+
+    Raises:
+        FindingError: `tensor.malformed`, `tensor.none` or `json.*`.
+    """
+    header = parse(raw, file=file, limits=_HEADER_LIMITS)
     if not isinstance(header, dict):
         _refuse(file, "an object as header", type(header).__name__)
     pieces = sorted(_pieces(header, file), key=lambda piece: (piece.start, piece.end))
@@ -60,20 +80,14 @@ def read_tensors(raw: bytes, *, file: str) -> Tensors:
         if piece.start != at:
             _refuse(file, f"{piece.name} at byte {at}", f"byte {piece.start}")
         at = piece.end
-    if at != len(raw) - begin:
-        _refuse(file, f"{at} bytes of tensors", f"{len(raw) - begin} bytes")
+    if at != size:
+        _refuse(file, f"{at} bytes of tensors", f"{size} bytes")
     if not pieces:
         raise FindingError(found("tensor.none", file=file))
-    pieces.sort(key=lambda piece: piece.name)
-    return {
-        piece.name: np.frombuffer(
-            raw, dtype=piece.dtype, count=_count(piece.shape), offset=begin + piece.start
-        ).reshape(piece.shape)
-        for piece in pieces
-    }
+    return sorted(pieces, key=lambda piece: piece.name)
 
 
-def _pieces(header: dict[str, JsonValue], file: str) -> list[_Piece]:
+def _pieces(header: dict[str, JsonValue], file: str) -> list[Piece]:
     pieces = []
     for name, entry in header.items():
         if name == "__metadata__":
@@ -88,9 +102,9 @@ def _pieces(header: dict[str, JsonValue], file: str) -> list[_Piece]:
             wanted = f"at most {_MOST_AXES} positive whole numbers as shape of {name}, and two offsets"
             _refuse(file, wanted, f"{shape}, {offsets}"[:200])
         kind = _DTYPES[dtype]
-        if bounds[1] - bounds[0] != _count(sizes) * kind.itemsize:
-            _refuse(file, f"{_count(sizes) * kind.itemsize} bytes for {name}", f"{bounds[1] - bounds[0]}")
-        pieces.append(_Piece(name=name, dtype=kind, shape=sizes, start=bounds[0], end=bounds[1]))
+        if bounds[1] - bounds[0] != elements(sizes) * kind.itemsize:
+            _refuse(file, f"{elements(sizes) * kind.itemsize} bytes for {name}", f"{bounds[1] - bounds[0]}")
+        pieces.append(Piece(name=name, dtype=kind, shape=sizes, start=bounds[0], end=bounds[1]))
     return pieces
 
 
@@ -101,7 +115,8 @@ def _integers(value: JsonValue) -> tuple[int, ...] | None:
     return numbers if len(numbers) == len(value) else None
 
 
-def _count(shape: tuple[int, ...]) -> int:
+def elements(shape: tuple[int, ...]) -> int:
+    """The product of the sizes."""
     count = 1
     for size in shape:
         count *= size

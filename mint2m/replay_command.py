@@ -1,0 +1,46 @@
+"""`mint2m replay RUN`: the update again, on the auditor's own machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mint2m.outcome import Outcome, ReportFormat, present
+from mint2m.verify_options import Consistency, Digest, Form, Key, Policy, TrustedRoot
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("replay")(replay)
+
+
+def replay(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
+    model: Annotated[
+        Path | None, typer.Option("--model", metavar="DIR", help="Model snapshot, where the run has none.")
+    ] = None,
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
+    key: Key = None,
+    digest: Digest = None,
+    consistency_only: Consistency = False,
+    logprob: Annotated[float, typer.Option("--max-logprob", min=0, help="Largest log-prob difference.")] = 1e-4,
+    loss: Annotated[float, typer.Option("--max-loss", min=0, help="Largest loss difference.")] = 1e-4,
+    relative_l2: Annotated[float, typer.Option("--max-relative-l2", min=0, help="Of the gradient.")] = 1e-4,
+    form: Form = ReportFormat.TEXT,
+) -> Outcome:
+    """Repeat an update from its bound inputs on this machine and compare; reads safetensors and JSON only."""
+    from mint2m_verify.anchor import choose
+    from mint2m_verify.doctor.machine import require_trainer
+
+    require_trainer()
+    from mint2m_trainer.replay import ReplayRequest, Tolerance
+    from mint2m_trainer.replay import replay as repeat
+
+    anchor = choose(
+        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=None
+    )
+    bounds = Tolerance(logprob=logprob, loss=loss, relative_l2=relative_l2)
+    return present(repeat(ReplayRequest(run=directory, anchor=anchor, model=model, tolerance=bounds)), form)

@@ -1,0 +1,761 @@
+"""Changes to a promotion chain: its plan, its links, its ranks, its numbers and its log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from maker.case import vector
+from maker.chain_forge import (
+    ORDER,
+    PLAN,
+    PLAN_SEAL,
+    Chain,
+    part_of,
+    proof_of,
+    record_of,
+    seal_of,
+    tree_of,
+)
+from maker.forge import NONCE, Run, sha256
+from maker.policies import bring, key_signer, may_assert, policy, run_rule
+
+BASE = "chain"
+VERIFY = ("verify", "chain", "{run}", "--key", "{keys}/release.pub", "--plan-key", "{keys}/planner.pub")
+PARITY = tree_of("parity-32k")
+EXACT = f"{PARITY}active_clip/exact/"
+
+
+def chain(name: str, why: str, finding: str | None, **options: Any) -> Any:
+    return vector(f"promotion-{name}", why, finding, **{"base": BASE, "command": VERIFY, **options})
+
+
+def of(run: Run) -> Chain:
+    if not isinstance(run, Chain):
+        raise TypeError("not a chain")
+    return run
+
+
+# What must be accepted.
+
+
+@chain("right", "A whole promotion chain, as the trainer left it.", None, exit=0)
+def _(_run: Run) -> None:
+    pass
+
+
+@chain(
+    "through-nccl",
+    "A chain of three stages, asked for no more.",
+    None,
+    exit=0,
+    command=(*VERIFY, "--through", "nccl"),
+)
+def _(run: Run) -> None:
+    for stage in of(run).stages[3:]:
+        of(run).drop(stage)
+
+
+@chain(
+    "expected",
+    "Nonce and log head are those that the auditor knows.",
+    None,
+    exit=0,
+    command=(*VERIFY, "--expect-nonce", NONCE),
+)
+def _(_run: Run) -> None:
+    pass
+
+
+# Who vouches for it.
+
+
+@chain(
+    "no-anchor",
+    "Nothing says who should have signed the chain.",
+    "trust.no-anchor",
+    exit=4,
+    command=("verify", "chain", "{run}"),
+)
+def _(_run: Run) -> None:
+    pass
+
+
+@chain(
+    "other-digest",
+    "Another chain than the digest names.",
+    "trust.digest-mismatch",
+    exit=4,
+    command=("verify", "chain", "{run}", "--digest", "a" * 64),
+)
+def _(_run: Run) -> None:
+    pass
+
+
+@chain("resigned-by-stranger", "Every stage signed again by another key.", "signature.key-mismatch", exit=4)
+def _(run: Run) -> None:
+    for stage in of(run).stages:
+        of(run).redo_record(stage)
+        of(run).seal(stage, key="stranger")
+        of(run).redo_proof(stage)
+
+
+@chain(
+    "plan-by-operator",
+    "The operator signed the plan, where another planner is known.",
+    "signature.key-mismatch",
+    exit=4,
+)
+def _(run: Run) -> None:
+    of(run).sign_plan("release")
+    of(run).follow()
+
+
+@chain(
+    "other-nonce",
+    "A chain of another attempt than the auditor asked for.",
+    "trust.expectation-mismatch",
+    command=(*VERIFY, "--expect-nonce", "another attempt"),
+    exit=3,
+)
+def _(_run: Run) -> None:
+    pass
+
+
+@chain(
+    "key-inside",
+    "The operator's key lies in the chain that it should vouch for.",
+    "trust.key-inside-evidence",
+    also=("tree.file-unlisted",),
+)
+def _(run: Run) -> None:
+    from maker.forge import KEYS
+
+    run.files["attestations/release.pub"] = (KEYS / "release.pub").read_bytes()
+
+
+# The plan: fixed and signed before the run.
+
+
+@chain("plan-not-signed", "The plan has no statement.", "validation-plan.not-signed")
+def _(run: Run) -> None:
+    del run.files[PLAN_SEAL]
+
+
+@chain(
+    "plan-changed", "A bound loosened in the plan; its signature is the old one.", "validation-plan.statement-mismatch"
+)
+def _(run: Run) -> None:
+    _loosen(run)
+
+
+@chain("plan-loosened", "A bound loosened after the run, by the planner's own hand.", "chain.binding-mismatch")
+def _(run: Run) -> None:
+    _loosen(run)
+    of(run).sign_plan()
+
+
+def _loosen(run: Run) -> None:
+    def change(plan: Any) -> None:
+        for stage in plan["stages"]:
+            for bound in stage["thresholds"]:
+                if bound["number"].endswith(".relative_l2"):
+                    bound["at_most"] = 1.5
+
+    run.edit(PLAN, change)
+
+
+@chain("plan-without-a-bound", "A plan that leaves the cosine of a parity stage open.", "validation-plan.unbounded")
+def _(run: Run) -> None:
+    def change(plan: Any) -> None:
+        bounds = plan["stages"][4]["thresholds"]
+        bounds[:] = [bound for bound in bounds if bound["number"] != "ratio1.cosine"]
+
+    run.edit(PLAN, change)
+    of(run).sign_plan()
+
+
+@chain("plan-out-of-order", "A plan that wants actor before nccl.", "validation-plan.stages-invalid")
+def _(run: Run) -> None:
+    def change(plan: Any) -> None:
+        for list_ in (plan["required_stages"], plan["stages"]):
+            list_[2], list_[3] = list_[3], list_[2]
+
+    run.edit(PLAN, change)
+    of(run).sign_plan()
+
+
+@chain("plan-without-a-fixture", "A parity stage planned without inputs.", "validation-plan.fixture-missing")
+def _(run: Run) -> None:
+    run.set(PLAN, "/stages/4/fixture", None)
+    of(run).sign_plan()
+
+
+@chain("plan-gone", "The plan itself is missing.", "tree.file-missing")
+def _(run: Run) -> None:
+    del run.files[PLAN]
+
+
+@chain("input-changed", "A token of a rollout changed after the plan was signed.", "tree.file-changed")
+def _(run: Run) -> None:
+    run.set("inputs/parity-32k/rollout.json", "/prompt_tokens/5", 66)
+
+
+# Links: stages, parents, executions.
+
+
+@chain(
+    "cut-tail",
+    "The last stage is gone: a cut that only the plan's list of stages shows.",
+    "chain.stage-missing",
+    exit=3,
+)
+def _(run: Run) -> None:
+    of(run).drop(of(run).stages[-1])
+
+
+@chain(
+    "gap", "A stage taken from the middle.", "chain.stage-gap", also=("chain.rests-on-broken", "runlog.entry-missing")
+)
+def _(run: Run) -> None:
+    of(run).drop("actor")
+
+
+@chain("stage-without-seal", "A stage whose seal is gone.", "chain.seal-missing", also=("chain.rests-on-broken",))
+def _(run: Run) -> None:
+    del run.files[seal_of("actor")]
+
+
+@chain("parent-of-another-run", "A stage that names a parent of another run.", "chain.parent-mismatch")
+def _(run: Run) -> None:
+    run.set(record_of("nccl"), "/parent/seal_sha256", "ab" * 32)
+    of(run).follow(after="nccl", parent=False)
+
+
+@chain("parent-in-seal", "A seal that names another parent than its stage's record.", "chain.parent-mismatch")
+def _(run: Run) -> None:
+    of(run).seal("actor", lambda statement: statement["predicate"].update(parent="cd" * 32))
+    of(run).redo_proof("actor")
+    of(run).follow(after="parity-32k")
+
+
+@chain(
+    "stage-replaced",
+    "A stage sealed again afterwards: its child consumed the first one.",
+    "chain.parent-mismatch",
+    also=("runlog.forked", "chain.rests-on-broken"),
+)
+def _(run: Run) -> None:
+    run.set(record_of("kernel"), "/ended_at", "2031-01-01T00:00:00Z")
+    of(run).redo_validation("kernel")
+    of(run).seal("kernel")
+    of(run).redo_proof("kernel")
+
+
+@chain("run-id", "A stage of another run id.", "chain.run-mismatch")
+def _(run: Run) -> None:
+    run.set(record_of("actor"), "/run_id", "00000000-0000-4000-8000-000000000000")
+    of(run).follow(after="actor")
+
+
+@chain("execution-repeated", "Two stages that are one execution.", "chain.execution-repeated")
+def _(run: Run) -> None:
+    execution = of(run).execution("kernel")
+    for file in (record_of("doctor"), part_of("doctor", "ranks"), part_of("doctor", "artifacts")):
+        run.set(file, "/execution_id", execution)
+    of(run).follow()
+
+
+@chain(
+    "ranks-of-another-execution",
+    "The ranks of another execution under this stage's record.",
+    "chain.execution-mismatch",
+)
+def _(run: Run) -> None:
+    run.set(part_of("nccl", "ranks"), "/execution_id", "ef" * 32)
+    of(run).follow(after="nccl")
+
+
+@chain("artifacts-of-another-execution", "The artifact list of another execution.", "chain.execution-mismatch")
+def _(run: Run) -> None:
+    run.set(part_of("nccl", "artifacts"), "/execution_id", "ef" * 32)
+    of(run).follow(after="nccl")
+
+
+@chain("other-source", "A stage that ran another source.", "chain.source-mismatch")
+def _(run: Run) -> None:
+    run.set(record_of("actor"), "/source_sha256", "12" * 32)
+    of(run).follow(after="actor")
+
+
+@chain(
+    "other-class",
+    "A stage that claims a GPU class under a plan of the reference class.",
+    "chain.binding-mismatch",
+)
+def _(run: Run) -> None:
+    run.set(record_of("actor"), "/hardware_class", "h20-4x8")
+    of(run).follow(after="actor")
+
+
+@chain("seal-of-another-stage", "A seal that says it is of another stage.", "chain.binding-mismatch")
+def _(run: Run) -> None:
+    of(run).seal("kernel", lambda statement: statement["predicate"].update(stage="nccl"))
+    of(run).redo_proof("kernel")
+    of(run).follow(after="nccl")
+
+
+@chain("seal-leaves-out-ranks", "A seal that does not name the ranks of its stage.", "chain.subject-missing")
+def _(run: Run) -> None:
+    of(run).seal("nccl", lambda statement: statement["subject"].pop(1))
+    of(run).redo_proof("nccl")
+    of(run).follow(after="actor")
+
+
+@chain("seal-names-more", "A seal that also names a file of another stage.", "chain.subject-unexpected")
+def _(run: Run) -> None:
+    def change(statement: Any) -> None:
+        statement["subject"].append(
+            {"name": record_of("doctor"), "digest": {"sha256": sha256(run.files[record_of("doctor")])}}
+        )
+        statement["subject"].sort(key=lambda subject: subject["name"])
+
+    of(run).seal("nccl", change)
+    of(run).redo_proof("nccl")
+    of(run).follow(after="actor")
+
+
+# Bytes.
+
+
+@chain(
+    "flipped-byte", "One bit of a gradient shard after sealing.", "tree.file-changed", also=("chain.rests-on-broken",)
+)
+def _(run: Run) -> None:
+    run.flip(f"{EXACT}rank-0.safetensors", 3000)
+
+
+@chain("record-changed", "A record changed after sealing.", "tree.file-changed")
+def _(run: Run) -> None:
+    run.set(record_of("nccl"), "/ended_at", "2031-01-01T00:00:00Z")
+
+
+@chain("added-file", "A file that no stage has a place for.", "tree.file-unlisted")
+def _(run: Run) -> None:
+    run.files["notes.json"] = b"{}"
+
+
+@chain(
+    "artifact-missing",
+    "A kernel case that was left out of the evidence.",
+    "chain.artifact-missing",
+    also=("chain.threshold-missed",),
+)
+def _(run: Run) -> None:
+    del run.files[f"{tree_of('kernel')}attend-sharp.safetensors"]
+    _without(run, "kernel", "attend-sharp")
+
+
+@chain(
+    "artifact-shape",
+    "A kernel case with results of another shape.",
+    "chain.artifact-shape",
+    also=("chain.threshold-missed",),
+)
+def _(run: Run) -> None:
+    name = f"{tree_of('kernel')}attend-plain.safetensors"
+    tensors = run.tensors(name)
+    run.put_tensors(name, tensors | {"out": tensors["out"][:-1].copy()})
+    of(run).follow(after="kernel")
+
+
+def _without(run: Run, stage: str, word: str) -> None:
+    def change(ranks: Any) -> None:
+        for rank in ranks["ranks"]:
+            rank["files"] = [file for file in rank["files"] if word not in file["path"]]
+
+    run.edit(part_of(stage, "ranks"), change)
+    of(run).follow(after=stage)
+
+
+# Ranks.
+
+
+@chain("rank-missing", "One of two ranks is not there.", "chain.ranks-mismatch")
+def _(run: Run) -> None:
+    run.edit(part_of("nccl", "ranks"), lambda ranks: ranks["ranks"].pop() and None)
+    of(run).follow(after="nccl")
+
+
+@chain("rank-twice", "Two ranks that are one process.", "chain.rank-repeated")
+def _(run: Run) -> None:
+    run.edit(part_of("nccl", "ranks"), lambda ranks: ranks["ranks"][1].update(pid=ranks["ranks"][0]["pid"]))
+    of(run).follow(after="nccl")
+
+
+@chain("rank-exchanged-its-source", "A rank whose source changed while it ran.", "chain.identity-mismatch")
+def _(run: Run) -> None:
+    run.set(part_of("nccl", "ranks"), "/ranks/1/observed/source_after", "34" * 32)
+    of(run).follow(after="nccl")
+
+
+@chain("rank-still-there", "A rank that was not found absent.", "chain.rank-left")
+def _(run: Run) -> None:
+    run.set(part_of("actor", "ranks"), "/ranks/0/absent", False)
+    of(run).follow(after="actor")
+
+
+@chain("rank-names-another-file", "A rank that names a file by another digest.", "session.file-mismatch")
+def _(run: Run) -> None:
+    of(run).redo_tree("nccl")
+    run.set(part_of("nccl", "ranks"), "/ranks/0/files/0/sha256", "56" * 32)
+    of(run).redo_record("nccl")
+    of(run).seal("nccl")
+    of(run).redo_proof("nccl")
+    of(run).follow(after="actor")
+
+
+@chain("journal-open", "A journal of owned resources that was never closed.", "journal.not-closed")
+def _(run: Run) -> None:
+    name = f"{tree_of('nccl')}ownership.jsonl"
+    run.files[name] = b"".join(run.files[name].splitlines(keepends=True)[:-1])
+    of(run).follow(after="nccl")
+
+
+@chain("journal-of-another-execution", "The journal of another execution.", "chain.execution-mismatch")
+def _(run: Run) -> None:
+    name = f"{tree_of('actor')}ownership.jsonl"
+    run.files[name] = run.files[name].replace(of(run).execution("actor").encode(), b"78" * 32)
+    of(run).follow(after="actor")
+
+
+# Numbers.
+
+
+@chain("forged-metric", "A better number in the record, every digest made again.", "chain.number-mismatch")
+def _(run: Run) -> None:
+    of(run).number("parity-32k", "ratio1.relative_l2", 1e-12)
+    of(run).follow(after="parity-32k")
+
+
+@chain("forged-validation", "A validation file that calls more good than there is.", "chain.validation-mismatch")
+def _(run: Run) -> None:
+    run.edit(part_of("parity-32k", "validation"), lambda document: document["numbers"].pop() and None)
+    of(run).follow(after="parity-32k")
+
+
+@chain(
+    "doctor-blocked", "A doctor that found something in the way.", "doctor.blocked", also=("chain.threshold-missed",)
+)
+def _(run: Run) -> None:
+    run.set(f"{tree_of('doctor')}examination.json", "/checks/0/status", "blocked")
+    of(run).follow()
+
+
+@chain("kernel-result", "One value of a kernel's result is off by a thousandth.", "chain.threshold-missed")
+def _(run: Run) -> None:
+    name = f"{tree_of('kernel')}attend-plain.safetensors"
+    tensors = run.tensors(name)
+    tensors["out"].flat[0] += np.float32(1e-3)
+    run.put_tensors(name, tensors)
+    of(run).follow(after="kernel")
+
+
+@chain("kernel-ties", "Two tied rows in the other order.", "chain.threshold-missed")
+def _(run: Run) -> None:
+    name = f"{tree_of('kernel')}topk-all-tie.safetensors"
+    tensors = run.tensors(name)
+    tensors["positions"][-1, :2] = tensors["positions"][-1, :2][::-1].copy()
+    run.put_tensors(name, tensors)
+    of(run).follow(after="kernel")
+
+
+@chain("cache-changed", "A kernel cache that changed while kernels ran.", "chain.threshold-missed")
+def _(run: Run) -> None:
+    run.set(f"{tree_of('kernel')}cache.json", "/after", "9a" * 32)
+    of(run).follow(after="kernel")
+
+
+@chain("collective-copied", "One rank's collectives are a copy of the other's.", "chain.threshold-missed")
+def _(run: Run) -> None:
+    tree = tree_of("nccl")
+    run.files[f"{tree}rank-1.safetensors"] = run.files[f"{tree}rank-0.safetensors"]
+    of(run).follow(after="nccl")
+
+
+@chain(
+    "collectives-of-another-execution", "Collectives of another execution: other payloads.", "chain.threshold-missed"
+)
+def _(run: Run) -> None:
+    for rank in (0, 1):
+        name = f"{tree_of('nccl')}rank-{rank}.safetensors"
+        run.put_tensors(name, {key: np.roll(value, 1) for key, value in run.tensors(name).items()})
+    of(run).follow(after="nccl")
+
+
+@chain("actor-tensor", "A rank that loaded another tensor than the snapshot's.", "chain.tensor-mismatch")
+def _(run: Run) -> None:
+    run.set(f"{tree_of('actor')}rank-1.tensors.json", "/base/3/sha256", "bc" * 32)
+    of(run).follow(after="actor")
+
+
+@chain("actor-tensor-left-out", "A tensor of the snapshot that no rank loaded.", "chain.tensor-not-loaded")
+def _(run: Run) -> None:
+    for rank in (0, 1):
+        name = f"{tree_of('actor')}rank-{rank}.tensors.json"
+        run.edit(name, lambda d: d.update(base=[t for t in d["base"] if t["name"] != "model.norm.weight"]))
+    of(run).follow(after="actor")
+
+
+@chain("actor-stepped", "An optimizer that took a step where none may be taken.", "chain.threshold-missed")
+def _(run: Run) -> None:
+    run.set(f"{tree_of('actor')}rank-0.tensors.json", "/optimizer_steps", 1)
+    of(run).follow(after="actor")
+
+
+@chain(
+    "model-not-here",
+    "The model did not come along: tensor digests are the operator's word.",
+    "chain.standing-too-low",
+    exit=3,
+)
+def _(run: Run) -> None:
+    for name in [name for name in run.files if name.startswith("inputs/model/")]:
+        del run.files[name]
+
+
+@chain("shards-swapped", "The ranks' gradient shards in each other's place.", "chain.shard-of-another-rank")
+def _(run: Run) -> None:
+    one, other = f"{EXACT}rank-0.safetensors", f"{EXACT}rank-1.safetensors"
+    run.files[one], run.files[other] = run.files[other], run.files[one]
+    of(run).follow(after="parity-32k")
+
+
+@chain("shard-copied", "One rank's shards are a copy of the other's.", "chain.shard-of-another-rank")
+def _(run: Run) -> None:
+    run.files[f"{EXACT}rank-1.safetensors"] = run.files[f"{EXACT}rank-0.safetensors"]
+    of(run).follow(after="parity-32k")
+
+
+@chain(
+    "shard-missing",
+    "A trainable tensor that no rank exported.",
+    "chain.shard-of-another-rank",
+    also=("chain.tensors-incomplete", "chain.number-missing"),
+)
+def _(run: Run) -> None:
+    for rank in (0, 1):
+        name = f"{EXACT}rank-{rank}.safetensors"
+        run.put_tensors(name, {k: v for k, v in run.tensors(name).items() if "lm_head" not in k})
+    of(run).follow(after="parity-32k")
+
+
+@chain("gradient-scaled", "The resident side's gradient, scaled.", "optimizer.norm-mismatch")
+def _(run: Run) -> None:
+    for rank in (0, 1):
+        name = f"{EXACT}rank-{rank}.safetensors"
+        run.put_tensors(name, {k: v * np.float32(1.5) for k, v in run.tensors(name).items()})
+    of(run).follow(after="parity-32k")
+
+
+@chain(
+    "gradient-copied", "The resident side's shards are copies of the conventional side's.", "optimizer.norm-mismatch"
+)
+def _(run: Run) -> None:
+    for rank in (0, 1):
+        source = f"{PARITY}active_clip/conventional/rank-{rank}.safetensors"
+        run.put_tensors(f"{EXACT}rank-{rank}.safetensors", run.tensors(source))
+    of(run).follow(after="parity-32k")
+
+
+@chain("ranks-disagree", "A replicated gradient that differs between ranks.", "chain.ranks-disagree")
+def _(run: Run) -> None:
+    name = f"{EXACT}rank-1.safetensors"
+    tensors = run.tensors(name)
+    key = next(key for key in sorted(tensors) if ".self_attn." in key)
+    tensors[key].flat[0] += np.float32(1e-3)
+    run.put_tensors(name, tensors)
+    of(run).follow(after="parity-32k")
+
+
+@chain(
+    "optimizer-while-exporting", "An optimizer step among the phases that export gradients.", "chain.phases-mismatch"
+)
+def _(run: Run) -> None:
+    def change(record: Any) -> None:
+        step = {**record["phases"][-1], "phase": "optimizer-step", "sequence": len(record["phases"])}
+        record["phases"].append(step)
+
+    run.edit(f"{EXACT}rank-0.phases.json", change)
+    of(run).follow(after="parity-32k")
+
+
+@chain(
+    "phases-of-the-other-side",
+    "The conventional side's phases shown as the resident side's.",
+    "chain.execution-mismatch",
+)
+def _(run: Run) -> None:
+    source = f"{PARITY}active_clip/conventional/rank-0.phases.json"
+    run.files[f"{EXACT}rank-0.phases.json"] = run.files[source]
+    of(run).follow(after="parity-32k")
+
+
+@chain("loss-of-a-token", "The loss of one token changed in the scores of a side.", "grpo.loss-mismatch")
+def _(run: Run) -> None:
+    run.edit(
+        f"{EXACT}scores.json", lambda s: s["responses"][0]["loss"].__setitem__(0, s["responses"][0]["loss"][0] + 0.01)
+    )
+    of(run).follow(after="parity-32k")
+
+
+@chain(
+    "step-of-another-gradient",
+    "An adapter after the step that its gradient does not give.",
+    "session.adapter-mismatch",
+    also=("optimizer.step-mismatch",),
+)
+def _(run: Run) -> None:
+    name = f"{EXACT}stepped.safetensors"
+    tensors = run.tensors(name)
+    key = sorted(tensors)[0]
+    tensors[key].flat[0] += np.float32(1e-3)
+    run.put_tensors(name, tensors)
+    of(run).follow(after="parity-32k")
+
+
+@chain("scale-run-changed", "A number in the receipt of the run inside the scale stage.", "tree.file-changed")
+def _(run: Run) -> None:
+    run.edit(f"{tree_of('scale-2m')}run/receipt.json", lambda receipt: receipt.update(loss=receipt["loss"] + 1))
+    of(run).follow(after="scale-2m")
+
+
+# The log.
+
+
+@chain("log-forked", "The last seal continues another history than the one here.", "runlog.forked")
+def _(run: Run) -> None:
+    last = of(run).stages[-1]
+    of(run).seal(last, lambda statement: statement["predicate"]["log"].update(root="de" * 32))
+    of(run).redo_proof(last)
+
+
+@chain("log-entry-missing", "The last seal says that one more statement came before it.", "runlog.entry-missing")
+def _(run: Run) -> None:
+    last = of(run).stages[-1]
+    of(run).seal(last, lambda s: s["predicate"]["log"].update(size=s["predicate"]["log"]["size"] + 1))
+    of(run).redo_proof(last)
+
+
+@chain("log-reordered", "Two seals that say they are in each other's place of the log.", "runlog.reordered")
+def _(run: Run) -> None:
+    stages = of(run).stages
+    for stage, size in ((stages[-2], len(stages)), (stages[-1], len(stages) - 1)):
+        of(run).redo_record(stage)
+        of(run).seal(stage, lambda s, size=size: s["predicate"]["log"].update(size=size))
+        of(run).redo_proof(stage)
+
+
+@chain("log-proof", "A consistency proof with one node changed.", "runlog.proof-invalid")
+def _(run: Run) -> None:
+    run.set(proof_of("actor"), "/consistency/0", "ab" * 32)
+
+
+@chain(
+    "replayed-old",
+    "An old state of the chain, shown to somebody who saw a later one.",
+    "runlog.cut",
+    command=(*VERIFY, "--through", "kernel", "--known-checkpoint", f"8:{'ab' * 32}"),
+)
+def _(run: Run) -> None:
+    for stage in of(run).stages[2:]:
+        of(run).drop(stage)
+
+
+@chain(
+    "rewritten-history",
+    "A chain with another history than the auditor saw.",
+    "runlog.known-mismatch",
+    command=(*VERIFY, "--known-checkpoint", f"3:{'ab' * 32}"),
+)
+def _(_run: Run) -> None:
+    pass
+
+
+# Under a policy: who may sign the plan, and who may seal each stage.
+
+AT = "2026-07-01T00:00:00Z"
+BY_POLICY = ("verify", "chain", "{run}", "--policy", "{outside}/policy.json", "--at", AT)
+SCOPE = "reference_cpu_numerical_correctness"
+
+
+def by_policy(run: Run, change: Any = None) -> None:
+    """A policy of two people: the planner signs plans, the operator seals every stage."""
+    people = [key_signer("operator", "release"), key_signer("planner", "planner")]
+    rules = [
+        run_rule("planner", name="plan", predicate_type="urn:mint2m:predicate:plan:v1", kind=None, stage=None),
+        *(run_rule("operator", name=stage, kind="validation", stage=stage) for stage in ORDER),
+    ]
+    asserted = [may_assert("operator", claim_scopes=[SCOPE])]
+    made = policy(*people, rules=rules, assertions=asserted)
+    if change is not None:
+        change(made)
+    bring(run, made)
+
+
+@chain("by-policy", "Planner and operator are those that the policy names.", None, exit=0, command=BY_POLICY)
+def _(run: Run) -> None:
+    by_policy(run)
+
+
+@chain(
+    "policy-names-another-planner",
+    "The plan is signed by the operator, where the policy names another planner.",
+    "policy.signer-not-allowed",
+    exit=4,
+    command=BY_POLICY,
+    also=("policy.threshold-not-met",),
+)
+def _(run: Run) -> None:
+    by_policy(run)
+    of(run).sign_plan("release")
+    of(run).follow()
+
+
+@chain(
+    "policy-without-a-stage",
+    "A policy without a rule for the last stage.",
+    "policy.no-rule",
+    exit=4,
+    command=BY_POLICY,
+)
+def _(run: Run) -> None:
+    by_policy(run, lambda made: made["rules"].pop())
+
+
+@chain(
+    "policy-scope-not-asserted",
+    "The operator may not assert numerical correctness.",
+    "policy.assertion-not-allowed",
+    exit=4,
+    command=BY_POLICY,
+)
+def _(run: Run) -> None:
+    by_policy(run, lambda made: made["assertions"][0].update(claim_scopes=["reference_cpu_execution"]))
+
+
+@chain(
+    "policy-wants-gpu",
+    "The reference class where the policy asks for a GPU class.",
+    "policy.hardware-class",
+    exit=3,
+    command=BY_POLICY,
+)
+def _(run: Run) -> None:
+    def change(made: Any) -> None:
+        made["assertions"][0]["hardware_classes"] = ["reference-cpu", "h20-4x8"]
+        made["assertions"][0]["claim_scopes"] = [SCOPE, "gradient_parity"]
+        made["rules"][-1]["hardware_classes"] = ["h20-4x8"]
+
+    by_policy(run, change)

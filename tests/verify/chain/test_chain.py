@@ -1,0 +1,149 @@
+"""A committed chain, read as an auditor does: what is proven, what is not, and what broke first."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mint2m_verify.anchor import ConsistencyOnly, DigestAnchor, KeyAnchor, read_key
+from mint2m_verify.chain import places
+from mint2m_verify.chain.options import ChainOptions
+from mint2m_verify.chain.recompute import kernel, scale
+from mint2m_verify.chain.recompute.evidence import Evidence
+from mint2m_verify.chain.verify import verify_chain
+from mint2m_verify.documents.validation import StageName, StageRanks, StageRecord, ValidationPlan
+from mint2m_verify.finding import Finding, Report, Standing, Verdict
+from mint2m_verify.findings import drain
+from mint2m_verify.render import render
+from mint2m_verify.walk import read_tree
+
+VECTORS = Path(__file__).resolve().parents[2] / "vectors"
+CHAIN = VECTORS / "bases" / "chain"
+KEYS = VECTORS / "test-only-keys"
+
+
+@pytest.fixture(scope="module")
+def anchor() -> KeyAnchor:
+    return read_key(KEYS / "release.pub")
+
+
+@pytest.fixture(scope="module")
+def options() -> ChainOptions:
+    return ChainOptions(plan_anchor=read_key(KEYS / "planner.pub"))
+
+
+@pytest.fixture(scope="module")
+def accepted(anchor: KeyAnchor, options: ChainOptions) -> Report:
+    return verify_chain(CHAIN, anchor, options)
+
+
+def evidence(stage: StageName, change: Callable[[ValidationPlan], ValidationPlan] = lambda plan: plan) -> Evidence:
+    files = {file.path: file for file in read_tree(CHAIN, keep=places.kept_bytes).files}
+    plan = change(ValidationPlan.parse((CHAIN / places.PLAN).read_bytes(), file=places.PLAN))
+    where = places.PLACES[stage]
+    planned = plan.stage(stage)
+    assert planned is not None
+    return Evidence(
+        plan=plan,
+        planned=planned,
+        execution_id=StageRecord.parse((CHAIN / where.record).read_bytes(), file=where.record).execution_id,
+        ranks=StageRanks.parse((CHAIN / where.ranks).read_bytes(), file=where.ranks),
+        files=files,
+        roots=(CHAIN,),
+    )
+
+
+def test_the_chain_is_accepted_and_every_stage_has_its_five_rows(accepted: Report) -> None:
+    assert accepted.verdict is Verdict.ACCEPTED, accepted.findings
+    rows = [row.required for row in accepted.requirements]
+    for stage in places.ORDER:
+        assert sum(row.startswith(f"{stage}: ") for row in rows) == 5
+    standings = {row.standing for row in accepted.requirements}
+    assert standings == {Standing.CHECKED, Standing.DERIVED}
+
+
+def test_the_report_is_the_same_twice_and_says_what_is_not_proven(
+    accepted: Report, anchor: KeyAnchor, options: ChainOptions
+) -> None:
+    again = verify_chain(CHAIN, anchor, options)
+    assert again.document() == accepted.document()
+    text = render(accepted, "text")
+    assert "a replay would show that" in text and "operator's word" in text
+
+
+def test_the_digest_of_the_last_seal_vouches_for_the_whole_chain(accepted: Report) -> None:
+    last = next(d.sha256 for d in accepted.trust.digests if d.name == "seal scale-2m")
+    report = verify_chain(CHAIN, DigestAnchor(sha256=last), ChainOptions())
+    assert (report.verdict, report.trust.mode) == (Verdict.ACCEPTED, "digest")
+
+
+def test_consistency_alone_claims_no_scope() -> None:
+    report = verify_chain(CHAIN, ConsistencyOnly(), ChainOptions())
+    assert report.verdict is Verdict.ACCEPTED and report.claim_scope is None
+    assert report.trust.mode == "consistent, origin unknown"
+
+
+@pytest.mark.parametrize(
+    ("path", "stage", "followers"),
+    [
+        (f"artifacts/kernel/{kernel.attend_file('plain')}", "kernel", 5),
+        ("artifacts/parity-32k/ratio1/exact/scores.json", "parity-32k", 2),
+        ("nccl-ranks.json", "nccl", 4),
+        ("artifacts/scale-2m/run/receipt.json", "scale-2m", 0),
+    ],
+)
+def test_what_broke_first_stands_apart_from_what_follows(
+    anchor: KeyAnchor, options: ChainOptions, tmp_path: Path, path: str, stage: str, followers: int
+) -> None:
+    copy = shutil.copytree(CHAIN, tmp_path / "chain")
+    raw = bytearray((copy / path).read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (copy / path).write_bytes(raw)
+    report = verify_chain(copy, anchor, options)
+    first: Finding = report.roots[0]
+    assert (first.id, first.file, first.stage) == ("tree.file-changed", path, stage)
+    assert first.byte_range is not None and first.expected != first.actual
+    assert [fault for fault in report.roots if fault is not first] == []
+    rests = [fault for fault in report.findings if fault.id == "chain.rests-on-broken"]
+    assert len(rests) == followers and all(fault.cause == first for fault in rests)
+
+
+def test_a_number_that_the_verifier_gives_is_the_one_that_the_stage_reported(accepted: Report) -> None:
+    for stage in places.ORDER:
+        record = json.loads((CHAIN / places.PLACES[stage].record).read_bytes())
+        validation = json.loads((CHAIN / places.PLACES[stage].validation).read_bytes())
+        reported = {item["name"]: item["value"] for item in record["numbers"]}
+        assert reported == {item["name"]: item["value"] for item in validation["numbers"]}
+        assert all(item["holds"] for item in validation["numbers"]) and reported
+
+
+def test_a_scale_run_of_another_plan_is_told_member_by_member() -> None:
+    other = evidence("scale-2m", lambda plan: replace(plan, source_sha256="ab" * 32))
+    faults, _ = drain(scale.recompute(other, CHAIN))
+    assert [(f.id, f.pointer) for f in faults] == [("chain.run-not-planned", "/source_sha256")]
+
+
+def test_a_plan_that_needs_a_kernel_cache_refuses_a_run_without_one() -> None:
+    needing = evidence("kernel", lambda plan: replace(plan, kernel_cache_required=True))
+    faults, _ = drain(kernel.recompute(needing))
+    assert [f.id for f in faults] == ["chain.cache-empty"]
+
+
+def test_verification_needs_neither_torch_nor_ray(accepted: Report) -> None:
+    assert accepted.requirements
+    code = (
+        "import sys; from pathlib import Path;"
+        "from mint2m_verify.chain.verify import verify_chain;"
+        "from mint2m_verify.chain.options import ChainOptions;"
+        "from mint2m_verify.anchor import ConsistencyOnly;"
+        f"r = verify_chain(Path({str(CHAIN)!r}), ConsistencyOnly(), ChainOptions());"
+        "sys.exit(int(r.verdict) or bool({'torch', 'ray', 'megatron'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

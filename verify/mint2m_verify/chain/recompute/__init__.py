@@ -1,0 +1,1 @@
+"""The numbers of each stage again, from its raw artifacts; numpy only."""

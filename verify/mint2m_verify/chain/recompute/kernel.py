@@ -1,0 +1,120 @@
+"""The kernel stage: every hot kernel's results against float64, over inputs that the verifier makes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import numpy as np
+
+from mint2m_verify.canonical import JsonValue, parse
+from mint2m_verify.chain import kernel_cases as cases
+from mint2m_verify.chain.numbers import Number
+from mint2m_verify.chain.recompute.evidence import Evidence, Recomputation
+from mint2m_verify.finding import Finding, FindingError, found
+from mint2m_verify.recompute.tensors import Floats, Tensors
+
+CACHE = "cache.json"
+_PARTS = ("out", "lse", "grad_q", "grad_rows")
+
+
+def recompute(evidence: Evidence) -> Recomputation:
+    """Mismatched slots of selection, and the largest relative errors of attention and its gradient."""
+    mismatches = yield from _topk(evidence)
+    errors = yield from _attend(evidence)
+    changed = yield from _cache(evidence)
+    return (
+        Number(name="topk.cases", value=float(len(cases.TOPK)), standing="derived"),
+        Number(name="topk.mismatches", value=mismatches, standing="derived"),
+        Number(name="attend.cases", value=float(len(cases.ATTEND)), standing="derived"),
+        *(Number(name=f"attend.{part}.error", value=errors[part], standing="derived") for part in _PARTS),
+        Number(name="cache.changed", value=changed, standing="attested-only"),
+    )
+
+
+def topk_file(name: str) -> str:
+    """Where the results of a selection case lie, below the stage's tree."""
+    return f"topk-{name}.safetensors"
+
+
+def attend_file(name: str) -> str:
+    """Where the results of an attention case lie, below the stage's tree."""
+    return f"attend-{name}.safetensors"
+
+
+def _topk(evidence: Evidence) -> Generator[Finding, None, float]:
+    wrong = 0
+    for name, case in cases.TOPK.items():
+        path = f"{evidence.tree}{topk_file(name)}"
+        right = cases.topk_reference(cases.topk_inputs(name, evidence.execution_id), case.keep)
+        have = yield from _tensors(evidence, path, {"scores": right.scores.shape, "positions": right.positions.shape})
+        if have is None:
+            wrong += right.positions.size
+            continue
+        same = (have["scores"] == right.scores.astype(np.float32)) & (have["positions"] == right.positions)
+        wrong += int(np.count_nonzero(~same))
+    return float(wrong)
+
+
+def _attend(evidence: Evidence) -> Generator[Finding, None, dict[str, float]]:
+    worst = dict.fromkeys(_PARTS, 0.0)
+    for name, case in cases.ATTEND.items():
+        path = f"{evidence.tree}{attend_file(name)}"
+        right = cases.attend_reference(cases.attend_inputs(name, evidence.execution_id), case)
+        wanted = {part: getattr(right, part) for part in _PARTS}
+        have = yield from _tensors(evidence, path, {part: value.shape for part, value in wanted.items()})
+        scales = {"grad_q": right.q_terms, "grad_rows": right.rows_terms}
+        for part, want in wanted.items():
+            scale = scales.get(part) or float(np.abs(want).max())
+            error = np.inf if have is None else _error(want, have[part], scale)
+            worst[part] = max(worst[part], error)
+    return worst
+
+
+def _error(want: Floats, have: Floats, scale: float) -> float:
+    """Largest difference relative to `scale`; a NaN is as far as can be."""
+    difference = np.abs(have.astype(np.float64) - want)
+    if not np.all(np.isfinite(difference)):
+        return float(np.inf)
+    return float(difference.max() / max(scale, 1e-30))
+
+
+def _tensors(
+    evidence: Evidence, path: str, shapes: dict[str, tuple[int, ...]]
+) -> Generator[Finding, None, Tensors | None]:
+    try:
+        have = evidence.tensors(path)
+    except FindingError as fault:
+        yield fault.finding
+        return None
+    yield from (faults := tuple(_shapes(have, shapes, path, evidence)))
+    return None if faults else have
+
+
+def _shapes(have: Tensors, want: dict[str, tuple[int, ...]], path: str, evidence: Evidence) -> Iterator[Finding]:
+    shown = {name: list(tensor.shape) for name, tensor in have.items()}
+    if shown != {name: list(shape) for name, shape in want.items()}:
+        yield found(
+            "chain.artifact-shape",
+            stage=evidence.planned.stage,
+            file=path,
+            expected=str({name: list(want[name]) for name in sorted(want)}),
+            actual=str(shown),
+        )
+
+
+def _cache(evidence: Evidence) -> Generator[Finding, None, float]:
+    """1 where the compile cache changed while kernels ran; a plan that needs one refuses an empty one."""
+    path = f"{evidence.tree}{CACHE}"
+    try:
+        value = parse(evidence.raw(path), file=path, canonical_form=True)
+    except FindingError as fault:
+        yield fault.finding
+        return 1.0
+    before, after, files = _member(value, "before"), _member(value, "after"), _member(value, "files")
+    if evidence.plan.kernel_cache_required and not (isinstance(files, int) and files > 0):
+        yield found("chain.cache-empty", stage="kernel", file=path, pointer="/files", actual=str(files))
+    return 0.0 if before == after else 1.0
+
+
+def _member(value: JsonValue, name: str) -> JsonValue:
+    return value.get(name) if isinstance(value, dict) else None
