@@ -17,6 +17,7 @@ from mint2m_trainer.prefix.rows import PrefixError
 sys.path.insert(0, str(Path(__file__).parent))  # a rank's process has only this file
 from prefix_sessions import (
     RESPONSES,
+    Cut,
     Forcing,
     Watching,
     gradients,
@@ -37,7 +38,7 @@ def test_the_exact_gradient_is_that_of_the_whole_sequence(
     single: Comm, small_snapshot: Path, chunk: int, decisions: str
 ) -> None:
     right, right_logp = whole(single, small_snapshot, "conventional")
-    found, logp = whole(single, small_snapshot, "exact", chunk=chunk, decisions=decisions)
+    found, logp = whole(single, small_snapshot, "exact", cut=Cut(chunk=chunk, decisions=decisions))
     assert relative(found, right) < 1e-12
     for a, b in zip(logp, right_logp, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
