@@ -40,8 +40,11 @@ def cases() -> list[str]:
 
 
 COMBINATIONS = [(case, label, ranks) for case in cases() for label in LABELS for ranks in (1, 2)]
-#: One of each case, label and number of ranks; the rest take the same paths.
-QUICK = {("indexshare", "active_clip", 2), ("yarn", "ratio1", 2), ("yarn", "active_clip", 1)}
+#: One of each case and number of ranks; the rest take the same paths.
+QUICK = {("indexshare", "active_clip", 2), ("yarn", "ratio1", 1)}
+
+#: Worlds whose one cut is tried of each case without being asked for more.
+QUICK_WORLDS = {("indexshare", 2), ("yarn", 4)}
 
 
 def export(
@@ -171,9 +174,21 @@ def laid_out(
         write_export(place / "run", place / "out", label, "exact", world, "float32")
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
-@pytest.mark.parametrize("case", cases())
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["some", "every"])
+@pytest.mark.parametrize(
+    ("every", "case", "world"),
+    [
+        pytest.param(
+            every,
+            case,
+            world,
+            id=f"{'every' if every else 'some'}-{case}-{world}",
+            marks=[] if not every and (case, world) in QUICK_WORLDS else [pytest.mark.slow],
+        )
+        for every in (False, True)
+        for case in cases()
+        for world in (1, 2, 4)
+    ],
+)
 def test_any_ranks_chunks_pages_and_route_give_the_oracles_update(
     shared: Callable[[str], Path],
     tmp_path: Path,

@@ -68,6 +68,7 @@ def test_two_layouts_choose_alike_and_part_nowhere(shared: Callable[[str], Path]
         assert audit["worst"] < 1e-5
 
 
+@pytest.mark.slow
 def test_replays_and_whole_sequences_are_one_function(shared: Callable[[str], Path], tmp_path: Path) -> None:
     oracle = shared("oracle") / "yarn"
     exact, whole = tmp_path / "exact", tmp_path / "whole"
@@ -82,6 +83,7 @@ def test_replays_and_whole_sequences_are_one_function(shared: Callable[[str], Pa
     assert result.tokens == 2 * places * sum(map(len, responses))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2])
 def test_the_detached_update_parts_nowhere_although_its_gradient_is_another(
     shared: Callable[[str], Path], tmp_path: Path, ranks: int
