@@ -33,7 +33,8 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The test suite without its heavy cases; `nox -s tests -- -m slow` runs those."""
     session.install("-e", ".[dev]", *CONSTRAINTS)
-    session.run("pytest", *(session.posargs or ["-m", "not slow"]), env=QUIET)
+    # Two at a time, each file by one of them: files share what is slow to make.
+    session.run("pytest", *(session.posargs or ["-m", "not slow", "-n", "2", "--dist", "loadfile"]), env=QUIET)
 
 
 @nox.session
