@@ -89,6 +89,7 @@ UNREACHED = {
     "runtime-identity": "of the doctor; tests/verify/test_doctor.py",
     "megatron-core": "of the doctor; tests/verify/test_doctor.py",
     "psutil": "of the doctor; tests/verify/test_doctor.py",
+    "numba": "of the doctor; tests/verify/test_doctor.py",
     "torch": "of the doctor; tests/verify/test_doctor.py",
     "stage": "of taking stages; tests/trainer/stages",
     "replay": "of repeating an update; tests/trainer/test_replay.py",

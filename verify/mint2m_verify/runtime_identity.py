@@ -17,8 +17,10 @@ from mint2m_verify.source import source_sha256
 PACKAGES = (
     "cryptography",
     "jsonschema",
+    "llvmlite",
     "megatron-core",
     "mint2m",
+    "numba",
     "numpy",
     "psutil",
     "ray",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mint2m_verify.catalogue.entry import Entry
 from mint2m_verify.finding import Verdict
 
-_PACKAGES = ("torch", "megatron-core", "ray", "psutil")
+_PACKAGES = ("torch", "megatron-core", "ray", "psutil", "numba")
 
 
 def _blocked(id: str, message: str, explanation: str, hint: str | None = None) -> Entry:

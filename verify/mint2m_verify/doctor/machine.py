@@ -40,6 +40,7 @@ TRAINER_PACKAGES = (
     Needed(distribution="megatron-core", module="megatron", least=(0, 16, 1), below=(0, 17)),
     Needed(distribution="ray", module="ray", least=(2, 40), below=None),
     Needed(distribution="psutil", module="psutil", least=(5, 9), below=None),
+    Needed(distribution="numba", module="numba", least=(0, 60), below=None),
 )
 
 
