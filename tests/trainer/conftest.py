@@ -52,7 +52,7 @@ PATIENCE_S = float(os.environ.get("MINT2M_RANKS_PATIENCE_S", "180"))
 
 #: A rank that waits for work: each line on stdin names a test file, one of its functions, and where to put the result.
 _RANK = """
-import importlib.util, json, os, pickle, sys, traceback, warnings
+import gc, importlib.util, json, os, pickle, sys, traceback, warnings
 warnings.filterwarnings("ignore")
 import mint2m_trainer.compat
 import torch
@@ -67,13 +67,20 @@ for line in sys.stdin:
     sys.modules["rank_test"] = module
     try:
         spec.loader.exec_module(module)
-        comm = open_comm(rank=rank, world_size=world, master_address="127.0.0.1", master_port=work["port"],
-                         ledger=Ledger(), timeout_seconds=60)
-        try:
-            with open(work["arguments"], "rb") as given:
-                value = getattr(module, work["function"])(comm, *pickle.load(given))
-        finally:
-            close_comm()
+        function = getattr(module, work["function"])
+        with open(work["arguments"], "rb") as given:
+            arguments = pickle.load(given)
+        if work["port"] is None:
+            value = function(rank, *arguments)
+        else:
+            comm = open_comm(rank=rank, world_size=world, master_address="127.0.0.1", master_port=work["port"],
+                             ledger=Ledger(), timeout_seconds=60)
+            try:
+                value = function(comm, *arguments)
+            finally:
+                del comm  # or its group, and the group's threads, would stay until the next
+                gc.collect()
+                close_comm()
         result = (True, value)
     except Exception:
         result = (False, traceback.format_exc())
@@ -95,9 +102,14 @@ class World:
             for rank in range(size)
         ]
 
-    def run(self, function: Callable[..., Any], arguments: tuple[object, ...], place: Path) -> list[Any]:
-        """What `function` returns on each rank, in rank order; the test fails where one fails, dies or hangs."""
-        given, port = place / "arguments", _free_port()
+    def run(
+        self, function: Callable[..., Any], arguments: tuple[object, ...], place: Path, port: int | None
+    ) -> list[Any]:
+        """What `function` returns on each rank, in rank order; the test fails where one fails, dies or hangs.
+
+        It is called with the rank's `Comm` over `port` first, or, where `port` is None, with the rank.
+        """
+        given = place / "arguments"
         given.write_bytes(pickle.dumps(arguments))
         results = [place / f"result-{rank}" for rank in range(len(self._ranks))]
         for rank, result in zip(self._ranks, results, strict=True):
@@ -180,11 +192,25 @@ def ranks(tmp_path: Path, worlds: dict[int, World]) -> Callable[..., list[Any]]:
     """
 
     def run(function: Callable[..., Any], world: int, *arguments: object) -> list[Any]:
-        if world not in worlds or not worlds[world].alive:
-            worlds[world] = World(world)
-        return worlds[world].run(function, arguments, tmp_path)
+        return _world(worlds, world).run(function, arguments, tmp_path, _free_port())
 
     return run
+
+
+@pytest.fixture
+def processes(tmp_path: Path, worlds: dict[int, World]) -> Callable[..., list[Any]]:
+    """As `ranks`, for what opens its own process group: the function is called with the rank first."""
+
+    def run(function: Callable[..., Any], world: int, *arguments: object) -> list[Any]:
+        return _world(worlds, world).run(function, arguments, tmp_path, None)
+
+    return run
+
+
+def _world(worlds: dict[int, World], size: int) -> World:
+    if size not in worlds or not worlds[size].alive:
+        worlds[size] = World(size)
+    return worlds[size]
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from mint2m_trainer.comm.groups import Comm, close_comm
 from mint2m_trainer.parity_export import (
     Constants,
     ExportError,
@@ -147,11 +146,9 @@ SOME_CUTS = {1: (50, 64, "fetch"), 2: (50, 64, "lse"), 4: (16, 8, "fetch")}
 
 
 def laid_out(
-    comm: Comm, oracle: Path, place: Path, label: str, chunk: int, page_rows: int, route: str, port: int
+    rank: int, world: int, oracle: Path, place: Path, label: str, chunk: int, page_rows: int, route: str, port: int
 ) -> None:
     """One update over this world, written to `place / "out"`."""
-    rank, world = comm.rank, comm.size
-    close_comm()  # the update opens its own
     settings = json.loads((oracle / "expected.json").read_text())["case"]["grpo"]
     inputs = export_inputs(
         oracle / "snapshot",
@@ -192,7 +189,7 @@ def laid_out(
 def test_any_ranks_chunks_pages_and_route_give_the_oracles_update(
     shared: Callable[[str], Path],
     tmp_path: Path,
-    ranks: Callable[..., list[Any]],
+    processes: Callable[..., list[Any]],
     free_port: Callable[[], int],
     case: str,
     world: int,
@@ -206,7 +203,7 @@ def test_any_ranks_chunks_pages_and_route_give_the_oracles_update(
     for number, (label, cut) in enumerate((label, cut) for label in labels for cut in cuts):
         place = tmp_path / str(number)
         place.mkdir()
-        ranks(laid_out, world, oracle, place, label, *cut, free_port())
+        processes(laid_out, world, world, oracle, place, label, *cut, free_port())
         check(read_export(place / "out"), oracle, label)
 
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from mint2m_trainer.comm.groups import Comm, close_comm
 from mint2m_trainer.model.lora import LoraError
 from mint2m_trainer.optimizer import STANDARD_CONTRACT
 from mint2m_trainer.peft import read_adapter
@@ -358,12 +357,10 @@ def test_a_rollout_without_the_scores_that_the_profile_takes_from_it_is_refused(
         Group(replace(group, old_logprobs=((-1.0,) * 2, (-1.0,), (-1.0,) * 6)), planned.grpo, torch.float32, device)
 
 
-def rank_update(comm: Comm, snapshot: Path, run_dir: Path, port: int, planned: RunProfile, group: Rollout) -> Any:
-    rank, world = comm.rank, comm.size
-    close_comm()  # the update opens its own
+def rank_update(rank: int, snapshot: Path, run_dir: Path, port: int, planned: RunProfile, group: Rollout) -> Any:
     given = RankInputs(
         rank=rank,
-        world_size=world,
+        world_size=planned.topology.world_size,
         master_address="127.0.0.1",
         master_port=port,
         run_dir=run_dir,
@@ -383,7 +380,7 @@ def test_two_ranks_make_one_update_and_agree_on_it(
     distributed: bool,
     route: str,
     inputs: Callable[..., RankInputs],
-    ranks: Callable[..., list[Any]],
+    processes: Callable[..., list[Any]],
     free_port: Callable[[], int],
     small_snapshot: Path,
     tmp_path: Path,
@@ -393,7 +390,7 @@ def test_two_ranks_make_one_update_and_agree_on_it(
     run(alone)
     topology = replace(planned.topology, world_size=2, context_parallel=2, expert_parallel=2)
     planned = replace(planned, prefix=replace(planned.prefix, route=route))  # type: ignore[arg-type]
-    outcomes = ranks(
+    outcomes = processes(
         rank_update,
         2,
         small_snapshot,

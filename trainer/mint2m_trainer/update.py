@@ -7,6 +7,7 @@ artifacts that describe the update, every rank writes its part of the checkpoint
 
 from __future__ import annotations
 
+import gc
 import math
 import secrets
 from collections.abc import Callable, Mapping
@@ -145,6 +146,7 @@ class Update:
             self._session.close()
             self._session = None
         self._policy = self._optimizer = self._comm = None
+        gc.collect()  # or modules would keep groups alive; see `close_comm`
         close_comm()
 
     def _check_inputs(self) -> None:

@@ -80,7 +80,11 @@ def open_comm(
 
 
 def close_comm() -> None:
-    """End what `open_comm` started; harmless when nothing is open."""
+    """End what `open_comm` started; harmless when nothing is open.
+
+    Drop the `Comm` and the model before, and collect cycles, which modules that keep their groups lie in: a Gloo group
+    that outlives its peers keeps its sockets, and a thread that spins on them until the process ends.
+    """
     if parallel_state.model_parallel_is_initialized():
         parallel_state.destroy_model_parallel()
     if dist.is_initialized():
