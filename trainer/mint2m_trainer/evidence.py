@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import resource
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -42,14 +42,20 @@ def weights_sha256(model: PrefixModel) -> str:
     return tensors_sha256(base_tensors(model))
 
 
-def weights_witness(model: PrefixModel) -> str:
-    """Identity of every weight now: storage and version counter, base and adapter."""
-    digest = hashlib.sha256()
+def weights_witness(model: PrefixModel) -> Callable[[], str]:
+    """Tells the identity of every weight whenever it is asked: storage and version counter, base and adapter.
+
+    The tensors are looked up once: a session asks before every pass. One put in another's place later shows in the
+    digest that ends the update.
+    """
     held = [(slot.name, slot.tensor) for slot in slots(model, model.spec)]
     held += [(a.projection, p) for a in model.adapters() for p in (a.A, a.B)]
-    for name, tensor in held:
-        digest.update(f"{name}\0{tensor.data_ptr()}\0{tensor._version}\n".encode())
-    return digest.hexdigest()
+
+    def now() -> str:
+        words = "".join(f"{name}\0{tensor.data_ptr()}\0{tensor._version}\n" for name, tensor in held)
+        return hashlib.sha256(words.encode()).hexdigest()
+
+    return now
 
 
 def peak_memory_bytes() -> int:

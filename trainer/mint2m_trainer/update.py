@@ -418,7 +418,7 @@ class Update:
             mode=mode,
             prompt=torch.tensor(rollout.prompt_tokens, dtype=torch.int64, device=compat.device()),
             responses=[torch.tensor(tokens, dtype=torch.int64, device=compat.device()) for tokens in rollout.responses],
-            weights=lambda: evidence.weights_witness(policy.inner),
+            weights=evidence.weights_witness(policy.inner),
             label=label,
         )
 

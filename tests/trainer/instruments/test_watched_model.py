@@ -78,7 +78,7 @@ def session(made: Policy, comm: Comm, *, chunk: int = 8, mode: Any = "exact") ->
         mode=mode,
         prompt=tokens(PROMPT),
         responses=[tokens(n) for n in RESPONSES],
-        weights=lambda: evidence.weights_witness(made.inner),
+        weights=evidence.weights_witness(made.inner),
     )
 
 

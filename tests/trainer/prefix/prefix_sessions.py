@@ -109,7 +109,7 @@ def session(
         mode=mode,  # type: ignore[arg-type]
         prompt=given,
         responses=tails,
-        weights=lambda: evidence.weights_witness(made.inner),
+        weights=evidence.weights_witness(made.inner),
     )
 
 

@@ -57,18 +57,20 @@ class AdaptedOutput:
     """A forward hook that adds a module's adapters to its output."""
 
     def __init__(self, adapters: Sequence[Lora], rows: int) -> None:
-        self._adapters = tuple(adapters)
-        self._whole = len(adapters) == 1 and adapters[0].rows == slice(0, rows)
+        self._adapters = tuple(adapters)  # in order of rows
+        edges = [0, *(edge for adapter in adapters for edge in (adapter.rows.start, adapter.rows.stop)), rows]
+        self._whole = edges[::2] == edges[1::2]
 
     def __call__(self, _module: nn.Module, inputs: tuple[Any, ...], output: tuple[Tensor, Any]) -> Any:
         if not self._adapters[0].enabled:
             return output
         x, (base, bias) = inputs[0], output
         if self._whole:
-            return (base + self._adapters[0](x)).to(base.dtype), bias
+            added = [adapter(x) for adapter in self._adapters]
+            return (base + (added[0] if len(added) == 1 else torch.cat(added, dim=-1))).to(base.dtype), bias
         total = base.to(torch.promote_types(base.dtype, self._adapters[0].A.dtype))
         parts, end = [], 0
-        for adapter in self._adapters:  # in order of rows
+        for adapter in self._adapters:
             parts.append(total[..., end : adapter.rows.start])
             parts.append(total[..., adapter.rows] + adapter(x))
             end = adapter.rows.stop
