@@ -45,6 +45,13 @@ PACKAGED: Mapping[str, Packaged] = {
         Packaged(name="local", world_size=2, prompt_tokens=32_768, chunk_tokens=1024),
         Packaged(name="local-8k", world_size=2, prompt_tokens=8192, chunk_tokens=512),
         Packaged(name="local-8k-1", world_size=1, prompt_tokens=8192, chunk_tokens=512),
+        Packaged(
+            name="local-128k",
+            world_size=2,
+            prompt_tokens=131_072,
+            chunk_tokens=2048,
+            model_config={"max_position_embeddings": 262_144},
+        ),
     )
 }
 
