@@ -104,8 +104,12 @@ def same(found: Result | None, due: Result) -> bool:
     return (
         found[0].keys() == due[0].keys()
         and found[2] == due[2]
-        and all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in pairs)
+        and all(torch.equal(_bits(a), _bits(b)) for a, b in pairs)
     )
+
+
+def _bits(x: Tensor) -> Tensor:
+    return x.contiguous().view(torch.uint8)
 
 
 def stopped_everywhere(comm: Comm, snapshot: Path, place: Path, cuts: list[Cut]) -> list[tuple[str, bool, int]]:

@@ -168,9 +168,10 @@ def test_a_rank_killed_at_any_moment_costs_the_work_since_its_last_commit_and_no
         given = replace(base, run_dir=tmp_path / name, master_port=free_port(), **change)
         place = tmp_path / f"{name}.pickle"
         place.write_bytes(pickle.dumps(given))
+        program = [sys.executable, str(Path(__file__).with_name("killed_rank.py"))]
         ranks = [
             subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("killed_rank.py")), str(rank), str(place), phase, str(tokens)],
+                [*program, str(rank), str(place), phase, str(tokens)],
                 env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             )

@@ -117,8 +117,16 @@ def train(
         sessions = rank_sessions(plan, execution_id, run.hellos, run.replies, ended)
         receipt = write_receipt(root, plan, sessions, ended, started_at=started_at, ended_at=utc_now())
         if folder is not None and progress is not None and progress.removed_after:
-            folder.remove()
+            _remove(folder, watcher)
     return Trained(receipt=receipt, replies=run.replies)
+
+
+def _remove(folder: ProgressFolder, watcher: Watcher) -> None:
+    """Remove what has served; the update stands, whether or not its folder can be removed."""
+    try:
+        folder.remove()
+    except OSError as fault:
+        watcher.stage("progress", f"{folder.path} is no longer needed and could not be removed: {fault.strerror}")
 
 
 class _Run:

@@ -79,7 +79,7 @@ class ProgressFolder:
             raise FindingError(found("progress.unusable", file=str(path), expected="a folder beside the run directory"))
         try:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not place.joinpath(IDENTITY).exists() and any(entry.name != _LOCK for entry in place.iterdir()):
+            if not place.joinpath(IDENTITY).exists() and any(not _begun(entry) for entry in place.iterdir()):
                 raise FindingError(found("progress.unusable", file=str(path), actual="it holds something else"))
             descriptor = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as fault:
@@ -129,6 +129,11 @@ def remove_progress(path: Path) -> None:
     if (path / IDENTITY).exists():
         shutil.rmtree(path)
         sync_directory(path.parent)
+
+
+def _begun(entry: Path) -> bool:
+    """Whether it is what a driver leaves that was killed while it made the folder."""
+    return entry.name == _LOCK or entry.name.startswith(f".{IDENTITY}.")
 
 
 def _check(place: Path, identity: Identity) -> Iterator[Finding]:

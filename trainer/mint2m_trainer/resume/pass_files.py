@@ -109,9 +109,7 @@ class PassFiles:
         with _naming(self._folder / CHUNKS):
             extent = write_tensors(self._chunks, tensors, offset=self._end)
             os.fsync(self._chunks)
-        line = (
-            canonical({"chunk": chunk, "offset": extent.offset, "sha256": extent.sha256, "size": extent.size}) + b"\n"
-        )
+        line = _line(chunk, extent)
         with _naming(self._folder / JOURNAL):
             write_all(self._journal, line, offset=end)
             os.fsync(self._journal)
@@ -185,12 +183,13 @@ class PassFiles:
         except FindingError as fault:
             raise ProgressError(f"{where}: {fault.finding.id}") from fault
         match value:
-            case {"chunk": int(chunk), "offset": int(start), "sha256": str(sha256), "size": int(size)} if (
-                chunk == len(self._extents) and start == offset and size > 0
-            ):
-                return Extent(offset=start, size=size, sha256=sha256)
+            case {"sha256": str(sha256), "size": int(size)} if size > 0:
+                extent = Extent(offset=offset, size=size, sha256=sha256)
             case _:
-                raise ProgressError(f"{where} is not what a commit of chunk {len(self._extents)} writes")
+                raise ProgressError(f"{where} is no line of this journal")
+        if _line(len(self._extents), extent) != line:
+            raise ProgressError(f"{where} is not what a commit of chunk {len(self._extents)} writes")
+        return extent
 
     def _place(self, reversed: int) -> Path:
         return self._folder / f"{_STATE}{reversed}"
@@ -213,6 +212,11 @@ class PassFiles:
                 )
             case _:
                 raise ProgressError(f"{where} is not what keeping a state writes")
+
+
+def _line(chunk: int, extent: Extent) -> bytes:
+    about = {"chunk": chunk, "offset": extent.offset, "sha256": extent.sha256, "size": extent.size}
+    return canonical(about) + b"\n"
 
 
 class _naming:  # noqa: N801 - used like a function
