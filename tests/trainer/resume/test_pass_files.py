@@ -27,6 +27,7 @@ def tensors(seed: int) -> dict[str, Tensor]:
         "key 0": torch.empty(0, 4),
         "choice rows 0": torch.arange(6, dtype=torch.int32).view(3, 2) - 1,
         "zero": torch.tensor([-0.0, float("nan")]),
+        "one of a column": torch.randn(4, 3, generator=generator)[1:2, 2],
     }
 
 

@@ -102,7 +102,10 @@ def _parts(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[bytes | memoryview
         held = tensor.detach().cpu().contiguous()
         yield canonical({"dtype": _NAMES[held.dtype], "name": name, "shape": list(held.shape)}) + b"\n"
         if held.numel():
-            yield memoryview(held.view(-1).view(torch.uint8).numpy())
+            flat = held.view(-1)
+            if flat.stride(0) != 1:  # one element of a strided tensor counts as contiguous, and has no bytes to view
+                flat = flat.clone(memory_format=torch.contiguous_format)
+            yield memoryview(flat.view(torch.uint8).numpy())
 
 
 def _fill(descriptor: int, raw: bytearray, at: int) -> None:
