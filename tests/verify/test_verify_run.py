@@ -56,7 +56,7 @@ def _took_over(captured: int, reversed: int) -> Callable[[Any], None]:
 def test_work_of_an_earlier_execution_is_accepted_and_the_report_says_whose_it_is(
     tmp_path: Path, builder: ModuleType
 ) -> None:
-    whole = builder.build_run(tmp_path / "whole")
+    whole = builder.build_run(tmp_path / "whole/run")
     chunks = -(-(len(whole.prompt) - 1) // 8)
     builder.build_run(tmp_path / "run", edits={"sessions": _took_over(chunks, 2)})
     report = verify(tmp_path / "run")
@@ -64,9 +64,9 @@ def test_work_of_an_earlier_execution_is_accepted_and_the_report_says_whose_it_i
     words = f"by an earlier execution: capture-prefix {chunks} of {chunks} chunks, prefix-backward 2 of {chunks} chunks"
     assert any(words in row.found and row.standing is Standing.ATTESTED_ONLY for row in report.requirements)
     assert any(words in note for note in report.not_checked)
-    assert not any("earlier" in note for note in verify(tmp_path / "whole").not_checked)
-    builder.build_run(tmp_path / "all", edits={"sessions": _took_over(chunks, chunks)})
-    assert verify(tmp_path / "all").verdict is Verdict.ACCEPTED
+    assert not any("earlier" in note for note in verify(tmp_path / "whole/run").not_checked)
+    builder.build_run(tmp_path / "all/run", edits={"sessions": _took_over(chunks, chunks)})
+    assert verify(tmp_path / "all/run").verdict is Verdict.ACCEPTED
 
 
 @pytest.mark.parametrize(
