@@ -121,6 +121,7 @@ def test_any_flipped_byte_of_a_chunk_is_found(files: PassFiles, tmp_path: Path) 
         (b'"size":', b'"size":-'),
         (b'{"chunk":1', b'["chunk":1'),
         (b'"sha256":"', b'"sha256":null,"x":"'),
+        (b'"sha256":"', b'"sha256":\r'),
     ],
 )
 def test_a_whole_line_that_no_commit_writes_is_refused(

@@ -232,22 +232,24 @@ class PagedRowStore:
         yield from ((number, page.grads) for number, page in enumerate(self._pages) if page.grads is not None)
 
     def put_gradient_pages(self, pages: Iterable[tuple[int, Tensor]]) -> None:
-        """Hold exactly this gradient, as `gradient_pages` gave it when the same rows were held.
+        """Hold exactly this gradient, as `gradient_pages` gave it when the same rows were held; page by page.
 
         Raises:
             PrefixError: a page that is not there, or of another shape.
         """
-        given = dict(pages)
-        if given and max(given) >= len(self._pages):
-            raise PrefixError(f"no page {max(given)} among {len(self._pages)}")
+        given = set()
+        for number, grad in pages:
+            if not 0 <= number < len(self._pages):
+                raise PrefixError(f"no page {number} among {len(self._pages)}")
+            page = self._pages[number]
+            page.grads = self._new_gradient() if page.grads is None else page.grads
+            if grad.shape != page.grads.shape or grad.dtype != page.grads.dtype:
+                raise PrefixError(f"gradient of page {number}: {list(grad.shape)} {grad.dtype}")
+            page.grads.copy_(grad)
+            given.add(number)
         for number, page in enumerate(self._pages):
             if number not in given:
                 page.grads = None
-                continue
-            page.grads = self._new_gradient() if page.grads is None else page.grads
-            if given[number].shape != page.grads.shape or given[number].dtype != page.grads.dtype:
-                raise PrefixError(f"gradient of page {number}: {list(given[number].shape)} {given[number].dtype}")
-            page.grads.copy_(given[number])
         self._dirty = [self.length if given else 0] * self._shape.layers
 
     def witness(self) -> Witness:

@@ -73,18 +73,16 @@ class PassFiles:
         return len(self._extents)
 
     def read(self) -> None:
-        """Read the journal; what stands behind its last whole line is cut off when the next chunk is committed.
+        """Read the journal up to its last whole line; `keep` cuts off what stands behind it.
 
         Raises:
             ProgressError: a whole line is not what a commit writes.
         """
-        raw = read_once(self._folder / JOURNAL)
+        *lines, _torn = read_once(self._folder / JOURNAL).split(b"\n")
         self._extents, self._lines = [], []
         at = offset = 0
-        for line in raw.splitlines(keepends=True):
-            if not line.endswith(b"\n"):
-                break
-            at += len(line)
+        for line in lines:
+            at += len(line) + 1
             extent = self._extent(line, offset)
             offset += extent.size
             self._extents.append(extent)
@@ -157,7 +155,8 @@ class PassFiles:
         """Remove every state but that of `but` chunks."""
         for folder in self._state_folders():
             if folder != self._place(but):
-                shutil.rmtree(folder)
+                # Under a name that is no state's: half removed, it must not be taken for one that is damaged.
+                shutil.rmtree(folder.rename(folder.with_name(f"{folder.name}.partial-{os.getpid()}")))
         sync_directory(self._folder)
 
     def shown(self, name: str) -> str:
@@ -187,7 +186,7 @@ class PassFiles:
                 extent = Extent(offset=offset, size=size, sha256=sha256)
             case _:
                 raise ProgressError(f"{where} is no line of this journal")
-        if _line(len(self._extents), extent) != line:
+        if _line(len(self._extents), extent) != line + b"\n":
             raise ProgressError(f"{where} is not what a commit of chunk {len(self._extents)} writes")
         return extent
 

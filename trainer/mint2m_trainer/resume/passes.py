@@ -200,16 +200,18 @@ class KeptReverse:
         return _SOUND if sound else _DAMAGED
 
     def _put_back(self, state: ReverseState) -> None:
-        pages: list[tuple[int, Tensor]] = []
         due = dict(self._gradients)
-        for name, tensor in self._files.state_tensors(state):
-            if name.startswith(_PAGE):
-                pages.append((int(name.removeprefix(_PAGE)), tensor))
-            else:
-                due.pop(name.removeprefix(_GRADIENT)).copy_(tensor)
+
+        def pages() -> Iterator[tuple[int, Tensor]]:
+            for name, tensor in self._files.state_tensors(state):  # one at a time: together they are the pages again
+                if name.startswith(_PAGE):
+                    yield int(name.removeprefix(_PAGE)), tensor
+                else:
+                    due.pop(name.removeprefix(_GRADIENT)).copy_(tensor)
+
+        self._store.put_gradient_pages(pages())
         if due:
             raise ProgressError(f"the kept state lacks the gradient of {sorted(due)[0]}")
-        self._store.put_gradient_pages(pages)
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in sorted(self._gradients.items()):
