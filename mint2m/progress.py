@@ -7,10 +7,12 @@ terminal has just shown them.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from mint2m.time_left import TimeLeft
 from mint2m_verify.render.escape import escape
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ class StageLog:
     def __init__(self, bars: Progress | None) -> None:
         self._bars = bars
         self._tasks: dict[str, TaskID] = {}
+        self._times: dict[str, TimeLeft] = {}
         self._lines: list[str] = []
 
     @property
@@ -44,13 +47,19 @@ class StageLog:
         """Within stage `name`, `done` of `total` units are done."""
         if self._bars is None:
             return
+        now = time.monotonic()
         if name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(f"{name:<{_NAME}}", total=total)
-        self._bars.update(self._tasks[name], completed=done, total=total)
+            self._tasks[name] = self._bars.add_task(f"{name:<{_NAME}}", total=total, left="")
+        times = self._times.get(name)
+        if times is None or times.total != total:  # a stage is announced as one unit before it knows how many it has
+            times = self._times[name] = TimeLeft(done=done, total=total, now=now)
+        times.tell(done, now)
+        self._bars.update(self._tasks[name], completed=done, total=total, left=str(times.outlook(now)))
         if done >= total:
             self._drop(name)
 
     def _drop(self, name: str) -> None:
+        self._times.pop(name, None)
         task = self._tasks.pop(name, None)
         if task is not None and self._bars is not None:
             self._bars.remove_task(task)
@@ -65,6 +74,7 @@ def stage_log() -> Iterator[StageLog]:
     from rich.console import Console  # imported late: a quiet command should not pay for it
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    left = TextColumn("{task.fields[left]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), left)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         yield StageLog(bars)

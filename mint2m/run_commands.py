@@ -27,6 +27,12 @@ Profile: TypeAlias = Annotated[
     Path | None, typer.Option("--profile", help="Run profile, where the deployment names none.")
 ]
 PlanFile: TypeAlias = Annotated[Path, typer.Option("--plan", help="Plan of the run.")]
+Progress: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--progress", metavar="DIR", help="Keep the prefix's work here; the same folder again goes on from it."
+    ),
+]
 Ownership: TypeAlias = Annotated[Path, typer.Option("--ownership", help="Ownership journal of the run.")]
 
 
@@ -87,6 +93,7 @@ def run(
     instance_nonce: Annotated[str | None, typer.Option("--instance-nonce", help="New text; random if absent.")] = None,
     run_id: Annotated[str | None, typer.Option("--run-id", help="Label of the run.")] = None,
     output: Annotated[Path | None, typer.Option("--output", metavar="DIR", help="New run directory.")] = None,
+    progress: Progress = None,
     key: Key = None,
     passphrase_file: PassphraseFile = None,
     signer: SignerUri = None,
@@ -124,20 +131,23 @@ def run(
         signer=ChosenSigner(signer=options.choose(ask=ask), source=key) if options.given else None,
         run_id=run_id,
         instance_nonce=instance_nonce,
+        progress=progress,
     )
     with stage_log() as log:
         result = whole_run(request, log)
     return run_outcome(result, log.unseen, form)
 
 
-def train(plan: PlanFile, ownership: Ownership, deployment: Deployment, profile: Profile = None) -> Outcome:
+def train(
+    plan: PlanFile, ownership: Ownership, deployment: Deployment, profile: Profile = None, progress: Progress = None
+) -> Outcome:
     """Train as planned, into the directory of the ownership journal; refuses an altered plan before Ray starts."""
     from mint2m.progress import stage_log
     from mint2m.run_texts import train_outcome
     from mint2m_trainer.train import train_planned
 
     with stage_log() as log:
-        trained = train_planned(plan, ownership, deployment, profile=profile, watcher=log)
+        trained = train_planned(plan, ownership, deployment, profile=profile, watcher=log, progress=progress)
     return train_outcome(trained, ownership.parent, log.unseen)
 
 

@@ -44,6 +44,7 @@ UNREACHED = {
     "backend": "of training: a package that is not installed",
     "source": "an installation without one of its packages",
     "run": "of training; tests/trainer/cluster",
+    "progress": "of training; tests/trainer/resume",
     "ray": "of training; tests/trainer/cluster",
     "rank": "of training; tests/trainer/cluster",
     "ownership": "of cleanup; tests/trainer/cluster",

@@ -38,6 +38,62 @@ def run(tmp_path: Path, builder: ModuleType) -> Path:
     return tmp_path / "run"
 
 
+def _took_over(captured: int, reversed: int) -> Callable[[Any], None]:
+    """Ranks that went on from an earlier execution: these chunks of capture and reverse are not their own work."""
+
+    def change(ranks: Any) -> None:
+        for rank in ranks:
+            seen = {record["phase"]: record["evidence"] for record in rank["phases"]}
+            capture, reverse = seen["capture-prefix"], seen["prefix-backward"]
+            own = reverse["chunks"] - reversed
+            capture |= {"resumed_chunks": captured} if captured else {}
+            reverse |= {"resumed_chunks": reversed} if reversed else {}
+            reverse |= {"backward_calls": own, "rows_compared": 8 * own, "gradient_pages_released": own}
+
+    return change
+
+
+def test_work_of_an_earlier_execution_is_accepted_and_the_report_says_whose_it_is(
+    tmp_path: Path, builder: ModuleType
+) -> None:
+    whole = builder.build_run(tmp_path / "whole/run")
+    chunks = -(-(len(whole.prompt) - 1) // 8)
+    builder.build_run(tmp_path / "run", edits={"sessions": _took_over(chunks, 2)})
+    report = verify(tmp_path / "run")
+    assert report.verdict is Verdict.ACCEPTED, report.findings
+    words = f"by an earlier execution: capture-prefix {chunks} of {chunks} chunks, prefix-backward 2 of {chunks} chunks"
+    assert any(words in row.found and row.standing is Standing.ATTESTED_ONLY for row in report.requirements)
+    assert any(words in note for note in report.not_checked)
+    assert not any("earlier" in note for note in verify(tmp_path / "whole/run").not_checked)
+    builder.build_run(tmp_path / "all/run", edits={"sessions": _took_over(chunks, chunks)})
+    assert verify(tmp_path / "all/run").verdict is Verdict.ACCEPTED
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda ranks: _took_over(10**6, 0)(ranks), id="more captured chunks than there are"),
+        pytest.param(lambda ranks: ranks[0]["phases"][6]["evidence"].update(resumed_chunks=1), id="counted twice"),
+        pytest.param(lambda ranks: ranks[0]["phases"][4]["evidence"].update(resumed_chunks=1), id="of a response"),
+        pytest.param(
+            lambda ranks: [_took_over(0, 1)(ranks), ranks[0]["phases"][6]["evidence"].update(rows_compared=0)],
+            id="and fewer rows than the other chunks have",
+        ),
+    ],
+)
+def test_a_count_of_taken_over_chunks_that_does_not_add_up_is_refused(
+    tmp_path: Path, builder: ModuleType, change: Callable[[Any], Any]
+) -> None:
+    def edit(ranks: Any) -> None:
+        for rank in ranks:
+            change([rank])
+
+    builder.build_run(tmp_path / "run", edits={"sessions": edit})
+    report = verify(tmp_path / "run")
+    assert "session.count-mismatch" in ids(report)
+    assert report.verdict is Verdict.FAILED
+
+
 @pytest.mark.parametrize(
     "changes",
     [

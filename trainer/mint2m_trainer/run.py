@@ -16,10 +16,11 @@ from mint2m_trainer.cluster.interrupt import terminated_like_interrupted
 from mint2m_trainer.cluster.narration import plan_text
 from mint2m_trainer.cluster.progress import Silent, Watcher
 from mint2m_trainer.deployments import PACKAGED, build
+from mint2m_trainer.resume.folder import Progress
 from mint2m_verify import layout
 from mint2m_verify.anchor import VerifyOptions
 from mint2m_verify.deployment_files import PlannedInputs
-from mint2m_verify.doctor import Examination, examine_run
+from mint2m_verify.doctor import examine_run
 from mint2m_verify.doctor.machine import backend_fault
 from mint2m_verify.documents.inputs import Deployment, RunProfile
 from mint2m_verify.documents.plan import Plan
@@ -43,7 +44,7 @@ class ChosenSigner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What the operator asked for; None leaves the choice to `run`."""
+    """What the operator asked for; None leaves the choice to `run`, and no `progress` keeps none."""
 
     deployment: str
     profile: Path | None = None
@@ -51,6 +52,7 @@ class RunRequest:
     signer: ChosenSigner | None = None
     run_id: str | None = None
     instance_nonce: str | None = None
+    progress: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +105,12 @@ def _run(request: RunRequest, run_id: str, nonce: str, watcher: Watcher, backend
     signer = request.signer or _deployed_signer(inputs, deployment)
     plan = build_plan(inputs, run_id=run_id, instance_nonce=nonce)
     watcher.stage("plan", plan_text(plan))
-    return _through(directory, plan, examination, signer, watcher, backend)
+    progress = None if request.progress is None else Progress(folder=request.progress)
+    train(directory, plan, examination, watcher=watcher, backend=backend, progress=progress)
+    return _sealed(directory, plan, signer, watcher)
 
 
-def _through(
-    directory: Path, plan: Plan, examination: Examination, signer: ChosenSigner, watcher: Watcher, backend: str
-) -> RunResult:
-    train(directory, plan, examination, watcher=watcher, backend=backend)
+def _sealed(directory: Path, plan: Plan, signer: ChosenSigner, watcher: Watcher) -> RunResult:
     public_key = _public_half(directory, signer)
     seal_run(directory, signer.signer, progress=watcher.advance)
     watcher.stage("seal", f"{directory / layout.SEAL}  signed by {_words(signer, public_key)}")

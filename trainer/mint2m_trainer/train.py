@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mint2m_trainer.cluster.driver import BACKEND, Trained, train
 from mint2m_trainer.cluster.progress import Watcher
+from mint2m_trainer.resume.folder import Progress
 from mint2m_verify import layout
 from mint2m_verify.doctor import examine_run
 from mint2m_verify.doctor.machine import backend_fault
@@ -21,15 +22,18 @@ def train_planned(
     profile: Path | None,
     watcher: Watcher | None = None,
     backend: str = BACKEND,
+    progress: Path | None = None,
 ) -> Trained:
     """Refuse or run.
 
     Args:
         plan_path: the plan; a copy of it becomes `plan.json` beside the journal.
         ownership: the journal to write, named `ownership.jsonl`; its directory is the run directory.
+        progress: a folder where capture and reverse keep their work; None keeps nothing.
 
     Raises:
-        FindingError: `backend.unavailable`, `plan.*`, `ownership.*`, the doctor's first blocker, `ray.*`, `rank.*`.
+        FindingError: `backend.unavailable`, `plan.*`, `ownership.*`, `progress.*`, the doctor's first
+            blocker, `ray.*`, `rank.*`.
     """
     unavailable = backend_fault()
     if unavailable is not None:
@@ -44,4 +48,5 @@ def train_planned(
     examination = examine_run(deployment, profile=profile, output=ownership.parent)
     if examination.blocked:
         raise FindingError(examination.findings[0])
-    return train(ownership.parent, plan, examination, watcher=watcher, backend=backend)
+    kept = None if progress is None else Progress(folder=progress)
+    return train(ownership.parent, plan, examination, watcher=watcher, backend=backend, progress=kept)

@@ -23,7 +23,7 @@ from mint2m_trainer.checkpoint import save_checkpoint
 from mint2m_trainer.comm.groups import Comm, close_comm, open_comm
 from mint2m_trainer.comm.ledger import Ledger, Tag
 from mint2m_trainer.instruments.watch import Watch
-from mint2m_trainer.kernels import choose_kernels
+from mint2m_trainer.kernels import Kernels, choose_kernels
 from mint2m_trainer.model.glm import Bounds
 from mint2m_trainer.model.policy import Policy, PolicySource, materialize
 from mint2m_trainer.optimizer import NORM_EPS, AdamWStep
@@ -32,6 +32,9 @@ from mint2m_trainer.prefix.layout import Layout
 from mint2m_trainer.prefix.session import Mode, Session, page_shape
 from mint2m_trainer.prefix.store import PAGE_ROWS, make_store
 from mint2m_trainer.records import Records, write_adapter_copy, write_scores, write_tensors
+from mint2m_trainer.resume.identity import Identity, profile_members, rollout_members
+from mint2m_trainer.resume.passes import Keeping
+from mint2m_trainer.resume.rank_folder import RankFolder
 from mint2m_trainer.scoring import Group, ResponseOutcome
 from mint2m_verify import layout as places
 from mint2m_verify import phases
@@ -55,7 +58,8 @@ class RankInputs:
 
     `baseline` runs each response over the whole sequence instead of a resident prefix. It is for parity only: no
     profile can ask for it, and it has no phases of the prefix. `instruments` is a directory, there already, for what
-    the instruments see from materialize to finalize; None watches nothing.
+    the instruments see from materialize to finalize; None watches nothing. `progress` is a folder outside the run
+    directory where capture and reverse keep their work and go on from it; None keeps nothing.
     """
 
     rank: int
@@ -72,6 +76,7 @@ class RankInputs:
     image_digest: str | None
     baseline: bool = False
     instruments: Path | None = None
+    progress: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +108,7 @@ class Update:
         self._norm = (0.0, 0.0)
         self._finalize_calls = 0
         self._watch: Watch | None = None
+        self._folder: RankFolder | None = None
 
     @property
     def policy(self) -> Policy:
@@ -145,6 +151,8 @@ class Update:
         if self._session is not None:
             self._session.close()
             self._session = None
+        if self._folder is not None:
+            self._folder.close()
         self._policy = self._optimizer = self._comm = None
         gc.collect()  # or modules would keep groups alive; see `close_comm`
         close_comm()
@@ -163,6 +171,8 @@ class Update:
         ):
             if planned != given:
                 raise UpdateError(f"{subject}: the profile has {planned}, here it is {given}")
+        if self._inputs.progress is not None and (self._inputs.baseline or self._inputs.instruments is not None):
+            raise UpdateError("a baseline has no prefix to keep, and instruments must see every chunk of one execution")
         longest = max(map(len, rollout.responses))
         if longest > profile.context.max_response_tokens:
             raise UpdateError(f"a response of {longest} tokens exceeds the profile's maximum")
@@ -248,10 +258,10 @@ class Update:
             trainable_parameters=sum(p.numel() for _, p in policy.trainable()),
         ), files
 
-    def _score_reference(self, _phase: str, progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
+    def _score_reference(self, phase: str, progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
         """The base model scores all responses from pages of its own, which are dropped."""
         policy, group = _there(self._policy), _there(self._group)
-        session = self._new_session("detached", "reference")
+        session = self._new_session("detached", "reference", phase)
         try:
             with policy.inner.base_only():
                 session.capture(lambda done, total: progress("reference", done, total))
@@ -260,13 +270,15 @@ class Update:
         finally:
             session.close()
         return PhaseEvidence(
-            scored_tokens=group.scored_tokens, weights_sha256=evidence.weights_sha256(policy.inner)
+            scored_tokens=group.scored_tokens,
+            weights_sha256=evidence.weights_sha256(policy.inner),
+            resumed_chunks=_if_any(session.resumed_chunks),
         ), ()
 
     def _capture(self, phase: str, progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
         policy, comm = _there(self._policy), _there(self._comm)
         mode: Mode = "conventional" if self._inputs.baseline else self._profile.prefix.gradient
-        session = self._session = self._new_session(mode, "policy")
+        session = self._session = self._new_session(mode, "policy", phase)
         witness = session.capture(lambda done, total: progress("capture", done, total))
         weights = evidence.weights_sha256(policy.inner)
         if weights != self._base_sha256:
@@ -282,6 +294,7 @@ class Update:
             pages_sha256=session.pages_sha256(),
             weights_sha256=weights,
             forward_nonce=nonce[0],
+            resumed_chunks=_if_any(session.resumed_chunks),
         ), ()
 
     def _score_old(self, _phase: str, progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
@@ -323,6 +336,7 @@ class Update:
             rows_compared=report.rows_compared,
             row_difference=report.row_difference,
             gradient_pages_released=report.gradient_pages_released,
+            resumed_chunks=_if_any(report.resumed_chunks),
         ), ()
 
     def _finalize(self, phase: str, _progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
@@ -399,14 +413,15 @@ class Update:
             tensors=len(adapter) + len(moments),
         ), files
 
-    def _new_session(self, mode: Mode, label: str) -> Session:
+    def _new_session(self, mode: Mode, label: str, phase: str) -> Session:
         policy, comm, profile = _there(self._policy), _there(self._comm), self._profile
         rollout = self._inputs.rollout
+        kernels = choose_kernels(compat.device(), policy.inner.dtype, profile.memory.query_tile)
         return Session(
             model=policy.wrapped,
             inner=policy.inner,
             comm=comm,
-            kernels=choose_kernels(compat.device(), policy.inner.dtype, profile.memory.query_tile),
+            kernels=kernels,
             layout=Layout(chunk=profile.prefix.chunk_tokens, cp=comm.size, rank=comm.rank, route=profile.prefix.route),
             store=make_store(
                 profile.memory.store or "memory",
@@ -420,7 +435,33 @@ class Update:
             responses=[torch.tensor(tokens, dtype=torch.int64, device=compat.device()) for tokens in rollout.responses],
             weights=evidence.weights_witness(policy.inner),
             label=label,
+            keeping=self._keeping(label, kernels, phase),
         )
+
+    def _keeping(self, label: str, kernels: Kernels, phase: str) -> Keeping | None:
+        """Where a session keeps its work; this rank's folder is opened, and held against this run, by the first."""
+        if self._inputs.progress is None:
+            return None
+        if self._folder is None:
+            adapter = _there(self._policy).adapter_tensors(phase)
+            self._folder = RankFolder(self._inputs.progress, self._inputs.rank, self._identity(kernels, adapter))
+        return Keeping(files=self._folder.pass_files(label))
+
+    def _identity(self, kernels: Kernels, adapter: Mapping[str, torch.Tensor]) -> Identity:
+        seen = observe(image_digest=self._inputs.image_digest)
+        members: list[tuple[str, str]] = [
+            ("source_sha256", seen.source_sha256),
+            ("runtime_identity_sha256", seen.sha256),
+            ("rank", f"{self._inputs.rank} of {self._inputs.world_size}"),
+            ("weights_sha256", self._base_sha256),
+            ("adapter_sha256", evidence.tensors_sha256(adapter)),
+            *rollout_members(self._inputs.rollout),
+            *profile_members(self._profile),
+            ("device", compat.device().type),
+            ("kernels", type(kernels).__name__),
+            ("threads", str(torch.get_num_threads())),
+        ]
+        return Identity(members=tuple(members))
 
     def _records(self) -> Records:
         return Records(
@@ -430,6 +471,11 @@ class Update:
             profile=self._profile,
             rewards=self._inputs.rollout.rewards,
         )
+
+
+def _if_any(count: int) -> int | None:
+    """A count that records leave out where it is zero."""
+    return count or None
 
 
 def _there(value: T | None) -> T:

@@ -135,9 +135,15 @@ def pass_tokens(profile: RunProfile) -> int:
     return max(math.ceil(chunk / cp), math.ceil((profile.context.max_response_tokens + 1) / cp), 1)
 
 
-def held_rows(profile: RunProfile, rank: int) -> int:
-    """Prefix rows that a rank holds: each chunk is split to within one row, the first ranks take the larger shares."""
-    whole, rest = divmod(profile.context.prompt_tokens - 1, profile.prefix.chunk_tokens)
+def held_rows(profile: RunProfile, rank: int, *, chunks: int | None = None) -> int:
+    """Prefix rows that a rank holds: each chunk is split to within one row, the first ranks take the larger shares.
+
+    Of the first `chunks` chunks, or of all where it is None.
+    """
+    tokens = profile.context.prompt_tokens - 1
+    if chunks is not None:
+        tokens = min(tokens, chunks * profile.prefix.chunk_tokens)
+    whole, rest = divmod(tokens, profile.prefix.chunk_tokens)
     cp = profile.topology.context_parallel
 
     def share(tokens: int) -> int:

@@ -76,6 +76,7 @@ SHARED_EVIDENCE = (
     "clipped_high",
     "kl",
     "backward_calls",
+    "resumed_chunks",
     "finalize_calls",
     "gradient_norm",
     "clip_coefficient",
@@ -85,6 +86,10 @@ SHARED_EVIDENCE = (
     "collectives",
     "ledger_sha256",
 )
+
+
+#: Phases that may take over chunks from an earlier execution, and record how many where there were any.
+RESUMABLE = frozenset({SCORE_REFERENCE, CAPTURE_PREFIX, PREFIX_BACKWARD})
 
 
 def expected_phases(profile: RunProfile) -> tuple[str, ...]:

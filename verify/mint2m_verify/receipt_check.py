@@ -117,7 +117,7 @@ def _largest_row_difference(sessions: RankSessions) -> float | None:
 
 
 def _sum(records: Sequence[PhaseRecord], phase: str) -> int:
-    """Calls that one rank recorded in `phase`, or in all `grpo-g` phases for `grpo`."""
+    """Calls that one rank recorded or took over in `phase`, or in all `grpo-g` phases for `grpo`."""
     total = 0
     for record in records:
         seen = record.evidence
@@ -125,6 +125,7 @@ def _sum(records: Sequence[PhaseRecord], phase: str) -> int:
         if replay or record.phase == phase:
             counts = (seen.backward_calls, seen.finalize_calls, seen.optimizer_steps)
             total += next((count for count in counts if count is not None), 0)
+            total += seen.resumed_chunks or 0  # their backward is in the gradient all the same
     return total
 
 

@@ -66,6 +66,7 @@ def verify_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Report:
     _records(log, documents, at_hand, seal)
     deployment = None if documents.deployment is None else documents.deployment.document
     judge_policy(log, anchor, seal, vouched, deployment=deployment, whole=True)
+    notes += _earlier(documents)
     notes += check_numbers(log, documents)
     _expectations(log, documents, options, seal)
     about = About(subject=str(root), command="verify run", not_checked=tuple(notes), digests=_digests(documents))
@@ -298,6 +299,14 @@ def _records(log: Findings, documents: RunDocuments, at_hand: Mapping[str, FileR
         )
     else:
         log.not_reached("receipt names the files at hand", (layout.RECEIPT,))
+
+
+def _earlier(documents: RunDocuments) -> list[str]:
+    """Work that another execution did, whose records are not part of this evidence."""
+    if documents.sessions is None or documents.profile is None:
+        return []
+    taken = sessions.earlier_work(documents.sessions.document, documents.profile.document)
+    return [] if taken is None else [f"who did what this run took over ({taken}): that execution left no records here"]
 
 
 def check_doctor(doctor: Doctor) -> Check:

@@ -107,13 +107,21 @@ def check_evidence(
 
 
 def check_counts(sessions: RankSessions, profile: RunProfile) -> Check:
-    """Chunks, backward calls, one finalize and one step, as the profile calls for; each rank held its share of rows."""
+    """Chunks, backward calls, one finalize and one step, as the profile calls for; each rank held its share of rows.
+
+    Chunks that a phase took over from an earlier execution are its word, and add to what it did itself.
+    """
     chunks = phases.prefix_chunks(profile)
     captured = profile.context.prompt_tokens - 1
     steps: list[str] = []
     ranks = [session.rank for session in sessions.ranks for _ in session.phases]
     for rank, (record, where) in zip(ranks, _records(sessions), strict=True):
         seen = record.evidence
+        resumed = seen.resumed_chunks or 0
+        limit = chunks if record.phase in phases.RESUMABLE else 0
+        if resumed > limit:
+            pointer, most = f"{where}/resumed_chunks", f"at most {limit}"
+            yield _fault("session.count-mismatch", pointer, most, str(resumed), stage=record.phase)
         held = held_rows(profile, rank)  # none where every chunk has fewer tokens than there are ranks before this one
         match record.phase:
             case phases.CAPTURE_PREFIX:
@@ -122,7 +130,8 @@ def check_counts(sessions: RankSessions, profile: RunProfile) -> Check:
                 yield from _some(seen.page_rows, held, f"{where}/page_rows", record.phase)
             case phases.PREFIX_BACKWARD:
                 yield from _equal(seen.chunks, chunks, f"{where}/chunks", record.phase)
-                yield from _equal(seen.backward_calls, chunks, f"{where}/backward_calls", record.phase)
+                held = held_rows(profile, rank, chunks=max(chunks - resumed, 0))
+                yield from _equal(seen.backward_calls, chunks - resumed, f"{where}/backward_calls", record.phase)
                 yield from _equal(seen.row_difference, 0.0, f"{where}/row_difference", record.phase)
                 yield from _some(seen.rows_compared, held, f"{where}/rows_compared", record.phase)
                 released = f"{where}/gradient_pages_released"
@@ -147,7 +156,23 @@ def check_counts(sessions: RankSessions, profile: RunProfile) -> Check:
             case _:
                 pass
     reverse = f", {chunks} prefix backwards" if profile.prefix.gradient == "exact" else ", prefix detached"
-    return f"{profile.group_size} response backwards{reverse}, 1 finalize; steps by rank {', '.join(steps)}"
+    taken = earlier_work(sessions, profile)
+    return (
+        f"{profile.group_size} response backwards{reverse}, 1 finalize; steps by rank {', '.join(steps)}"
+        f"{'' if taken is None else f'; {taken}'}"
+    )
+
+
+def earlier_work(sessions: RankSessions, profile: RunProfile) -> str | None:
+    """What the run took over from an earlier execution, by its first rank's word; None where it did all itself."""
+    chunks = phases.prefix_chunks(profile)
+    first = sessions.ranks[0].phases
+    parts = [
+        f"{record.phase} {record.evidence.resumed_chunks} of {chunks} chunks"
+        for record in first
+        if record.evidence.resumed_chunks
+    ]
+    return f"by an earlier execution: {', '.join(parts)}" if parts else None
 
 
 def check_facts(sessions: RankSessions, facts: Facts) -> Check:

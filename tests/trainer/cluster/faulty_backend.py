@@ -33,6 +33,7 @@ class RankInputs:
     plan_sha256: str
     execution_id: str
     image_digest: str | None
+    progress: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from mint2m_trainer.prefix.decisions import Decisions
 from mint2m_trainer.prefix.layout import Layout, Share
 from mint2m_trainer.prefix.session import LocalLoss, Session, page_shape
 from mint2m_trainer.prefix.store import MappedRowStore, MemoryRowStore
+from mint2m_trainer.resume.passes import Keeping
 
 PROMPT, RESPONSES = 37, (5, 1, 3)
 FAMILIES = ("attention", "dense", "shared", "expert", "unembed")
@@ -92,6 +93,7 @@ def session(
     cut: Cut | None = None,
     decisions: Decisions | None = None,
     kernels: Kernels | None = None,
+    keeping: Keeping | None = None,
     **change: object,
 ) -> Session:
     """A session of `made`; members of `cut` may be given by name."""
@@ -110,6 +112,7 @@ def session(
         prompt=given,
         responses=tails,
         weights=evidence.weights_witness(made.inner),
+        keeping=keeping,
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -246,3 +248,45 @@ def test_a_kernel_that_is_off_does_not_pass_and_keeps_its_artifacts_apart(
     assert "chain.threshold-missed" in {fault.id for fault in report.findings}
     assert not (site.evidence / PLACES["kernel"].record).exists()
     assert Path(report.subject).is_dir()
+    assert ".refused-kernel-" in report.subject
+    assert not list(site.evidence.parent.glob("*.work-*"))
+
+
+def test_what_a_killed_driver_left_goes_and_what_a_living_one_works_in_stays(site: Site) -> None:
+    from mint2m_trainer.stages.leftovers import working_in
+
+    dead = site.evidence.with_name("one.work-kernel-0123")
+    (dead / "artifacts").mkdir(parents=True)
+    (dead / "artifacts" / "half").write_bytes(b"half")
+    alive, other = site.evidence.with_name("one.work-nccl-4567"), site.evidence.with_name("two.work-nccl-4567")
+    other.mkdir()
+    with working_in(alive):
+        assert run_stage("doctor", site.request).verdict is Verdict.ACCEPTED
+        assert (dead.exists(), alive.exists(), other.exists()) == (False, True, True)
+
+
+def test_the_process_that_a_leftover_s_journal_names_is_ended_before_it_goes(site: Site) -> None:
+    from mint2m_trainer.cluster.journal import Journal, resource
+    from mint2m_trainer.cluster.process import identify
+
+    dead = site.evidence.with_name("one.work-nccl-0123")
+    dead.mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as rank:
+        process = identify(rank.pid)
+        assert process is not None
+        with Journal.create(dead / "ownership.jsonl", plan_sha256="ab" * 32, execution_id="cd" * 32) as journal:
+            journal.write("opened", detail="mint2m stage nccl")
+            journal.write("created", resource("process", "a rank", pid=process.pid, start_ticks=process.start_ticks))
+        assert run_stage("doctor", site.request).verdict is Verdict.ACCEPTED
+        assert rank.wait(timeout=60) != 0
+    assert not dead.exists()
+
+
+def test_a_leftover_whose_journal_is_damaged_stays_and_is_named(site: Site) -> None:
+    dead = site.evidence.with_name("one.work-nccl-0123")
+    dead.mkdir(parents=True)
+    (dead / "ownership.jsonl").write_bytes(b"{}\n")
+    with pytest.raises(FindingError):
+        run_stage("doctor", site.request)
+    assert dead.exists()
+    assert not site.evidence.exists()

@@ -158,6 +158,13 @@ def _report(
             standing=Standing.FAILED if half.stayed else Standing.CHECKED,
         )
     )
+    if ledger.progress is not None:
+        kept = "is there" if Path(ledger.progress).is_dir() else "is not there"
+        rows.append(
+            Requirement(
+                required="progress folder: left alone", found=f"{ledger.progress} {kept}", standing=Standing.CHECKED
+            )
+        )
     state = "was closed already; looked at again" if ledger.closed else "closed now"
     rows.append(
         Requirement(

@@ -7,6 +7,7 @@ failure or an interrupt leaves inputs, plan and journal, and no receipt.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shlex
 import time
@@ -17,13 +18,15 @@ from typing import TYPE_CHECKING
 
 from mint2m_trainer.cluster.directory import prepare, remove_half_written
 from mint2m_trainer.cluster.interrupt import Interrupted, Stop
-from mint2m_trainer.cluster.journal import Journal, read, utc_now
+from mint2m_trainer.cluster.journal import Journal, opened_words, read, utc_now
 from mint2m_trainer.cluster.leftovers import settle_local
 from mint2m_trainer.cluster.messages import Hello, PhaseReply, Progress, RankTask
 from mint2m_trainer.cluster.narration import phase_line, stage_name
 from mint2m_trainer.cluster.outcome import Ended, disagreements, rank_sessions, write_receipt
 from mint2m_trainer.cluster.progress import Silent, Watcher
 from mint2m_trainer.cluster.ray_session import LOCAL, RaySession, close_ray, open_ray, ray_silenced
+from mint2m_trainer.resume.folder import Progress as KeptProgress
+from mint2m_trainer.resume.folder import ProgressFolder, input_identity
 from mint2m_verify import layout
 from mint2m_verify.deployment_files import PlannedInputs
 from mint2m_verify.doctor import Examination
@@ -63,6 +66,7 @@ def train(
     journal_path: Path | None = None,
     watcher: Watcher | None = None,
     backend: str = BACKEND,
+    progress: KeptProgress | None = None,
 ) -> Trained:
     """Run the plan in the run directory `root`.
 
@@ -72,9 +76,10 @@ def train(
         examination: of this deployment, by the doctor, just now.
         journal_path: `root/ownership.jsonl` unless given.
         backend: `module:attribute` of the update; its module also has `RankInputs`.
+        progress: where capture and reverse keep their work, and go on from it; None keeps nothing.
 
     Raises:
-        FindingError: `backend.unavailable`, `plan.*`, `ownership.exists`, `ray.*`, `rank.*`, `run.*`.
+        FindingError: `backend.unavailable`, `plan.*`, `ownership.exists`, `progress.*`, `ray.*`, `rank.*`, `run.*`.
     """
     watcher = watcher or Silent()
     unavailable = backend_fault()
@@ -84,29 +89,61 @@ def train(
     if examination.blocked or inputs is None:
         raise FindingError(found("run.blocked", actual=examination.doctor.primary_failure))
     check_plan(plan, inputs, file=layout.PLAN)
-    root.mkdir(parents=True, exist_ok=True)
     journal_path = journal_path or root / layout.OWNERSHIP
     if journal_path.exists() or journal_path.is_symlink():
         raise FindingError(found("ownership.exists", file=str(journal_path)))
-    prepare(root, plan, inputs, examination.doctor)
     execution_id = secrets.token_hex(32)
     started_at = utc_now()
-    with Journal.create(journal_path, plan_sha256=plan.plan_sha256, execution_id=execution_id) as journal:
-        journal.write("opened", detail=f"mint2m train of {plan.run_id}")
-        run = _Run(root=root.resolve(), plan=plan, inputs=inputs, journal=journal, watcher=watcher, backend=backend)
-        ended = run.through()
-    sessions = rank_sessions(plan, execution_id, run.hellos, run.replies, ended)
-    receipt = write_receipt(root, plan, sessions, ended, started_at=started_at, ended_at=utc_now())
+    with contextlib.ExitStack() as held:
+        folder: ProgressFolder | None = None
+        if progress is not None:
+            folder = held.enter_context(
+                ProgressFolder.hold(progress.folder, input_identity(plan, inputs), run=root.resolve())
+            )
+        root.mkdir(parents=True, exist_ok=True)
+        prepare(root, plan, inputs, examination.doctor)
+        with Journal.create(journal_path, plan_sha256=plan.plan_sha256, execution_id=execution_id) as journal:
+            journal.write("opened", detail=opened_words(plan.run_id, None if folder is None else folder.path))
+            run = _Run(
+                root=root.resolve(),
+                plan=plan,
+                inputs=inputs,
+                journal=journal,
+                watcher=watcher,
+                backend=backend,
+                progress=None if folder is None else folder.path,
+            )
+            ended = run.through()
+        sessions = rank_sessions(plan, execution_id, run.hellos, run.replies, ended)
+        receipt = write_receipt(root, plan, sessions, ended, started_at=started_at, ended_at=utc_now())
+        if folder is not None and progress is not None and progress.removed_after:
+            _remove(folder, watcher)
     return Trained(receipt=receipt, replies=run.replies)
+
+
+def _remove(folder: ProgressFolder, watcher: Watcher) -> None:
+    """Remove what has served; the update stands, whether or not its folder can be removed."""
+    try:
+        folder.remove()
+    except OSError as fault:
+        watcher.stage("progress", f"{folder.path} is no longer needed and could not be removed: {fault.strerror}")
 
 
 class _Run:
     """The part of a run during which something is owned."""
 
     def __init__(
-        self, *, root: Path, plan: Plan, inputs: PlannedInputs, journal: Journal, watcher: Watcher, backend: str
+        self,
+        *,
+        root: Path,
+        plan: Plan,
+        inputs: PlannedInputs,
+        journal: Journal,
+        watcher: Watcher,
+        backend: str,
+        progress: Path | None,
     ) -> None:
-        self._root, self._plan, self._inputs = root, plan, inputs
+        self._root, self._plan, self._inputs, self._progress = root, plan, inputs, progress
         self._journal, self._watcher, self._backend = journal, watcher, backend
         self._stop = Stop()
         self._session: RaySession | None = None
@@ -132,6 +169,8 @@ class _Run:
             finally:
                 ended, remaining = self._taken_down(complete=complete)
         hint = f"{self._cleanup_command()} looks again"
+        if self._progress is not None:
+            hint += f"; a new run with --progress {shlex.quote(str(self._progress))} goes on from what was kept"
         if interrupt is not None:
             what = f"still there: {', '.join(remaining)}" if remaining else "everything this run owned is absent"
             raise FindingError(found("run.interrupted", stage=self._stage, actual=what, hint=hint)) from interrupt
@@ -199,6 +238,7 @@ class _Run:
             execution_id=self._journal.execution_id,
             image_digest=plan.deployment.image_digest,
             backend=self._backend,
+            progress=self._progress,
         )
 
     def _cleanup_command(self) -> str:

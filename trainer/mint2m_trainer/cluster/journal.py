@@ -45,6 +45,15 @@ def resource(
     return OwnedResource(kind=kind, name=name, id=id, pid=pid, start_ticks=start_ticks, node_ip=node_ip)
 
 
+#: Between the two halves of the first event's words: what was begun, and where the run keeps its progress.
+_PROGRESS_IN = "; progress in "
+
+
+def opened_words(run_id: str, progress: Path | None) -> str:
+    """What the first event of a run says."""
+    return f"mint2m train of {run_id}" + ("" if progress is None else f"{_PROGRESS_IN}{progress}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
     """What a journal says: its events in order, and the resources it still has to answer for."""
@@ -57,6 +66,11 @@ class Ledger:
     def closed(self) -> bool:
         """Whether the run declared itself over and everything absent."""
         return self.events[-1].event == "closed"
+
+    @property
+    def progress(self) -> str | None:
+        """Where the run keeps its progress, which is not its own to remove; None where it keeps none."""
+        return (self.events[0].detail or "").partition(_PROGRESS_IN)[2] or None
 
     @property
     def owned(self) -> tuple[OwnedResource, ...]:

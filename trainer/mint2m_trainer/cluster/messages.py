@@ -32,6 +32,8 @@ class RankTask:
     image_digest: str | None
     #: `module:attribute` of the class that makes the update.
     backend: str
+    #: Where capture and reverse keep their work; None keeps nothing.
+    progress: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

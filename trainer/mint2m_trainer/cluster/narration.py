@@ -9,6 +9,7 @@ from mint2m_trainer.cluster.messages import PhaseReply
 from mint2m_verify import phases
 from mint2m_verify.documents.inputs import Rollout
 from mint2m_verify.documents.plan import Plan
+from mint2m_verify.documents.records import PhaseEvidence
 
 #: Names by which people know the long phases.
 _NAMES = {
@@ -43,7 +44,7 @@ def phase_line(plan: Plan, rollout: Rollout, replies: Sequence[PhaseReply], seco
         return None
     response = phases.response_of(phase)
     captured = plan.profile.context.prompt_tokens - 1
-    rate = f"{captured / max(seconds, 1e-9) / 1000:.1f}k tok/s"
+    rate = _rate(plan, phase, seen, seconds)
     if response is not None:
         clipped = (seen.clipped_low or 0) + (seen.clipped_high or 0)
         text = (
@@ -69,6 +70,20 @@ def phase_line(plan: Plan, rollout: Rollout, replies: Sequence[PhaseReply], seco
         files = {ref.path: ref.size for reply in replies for ref in reply.files if ref.path.startswith("checkpoint/")}
         text = f"{_count(len(files), 'file')}, {sum(files.values()) / 1e6:.1f} MB"
     return Line(name=stage_name(phase), text=text)
+
+
+def _rate(plan: Plan, phase: str, seen: PhaseEvidence, seconds: float) -> str:
+    """Tokens a second of the chunks that this execution ran itself, and how many it took over."""
+    captured, chunk = plan.profile.context.prompt_tokens - 1, plan.profile.prefix.chunk_tokens
+    resumed = seen.resumed_chunks or 0
+    behind = (
+        resumed * chunk
+        if phase == phases.CAPTURE_PREFIX
+        else captured - (phases.prefix_chunks(plan.profile) - resumed) * chunk
+    )
+    own = captured - min(max(behind, 0), captured)
+    rate = f"{own / max(seconds, 1e-9) / 1000:.1f}k tok/s"
+    return f"{rate}  {_count(resumed, 'chunk')} of an earlier execution" if resumed else rate
 
 
 def plan_text(plan: Plan) -> str:

@@ -155,7 +155,10 @@ def write_receipt(
         response_backwards=sum(
             _recorded(first[phase].backward_calls, phase) for phase in first if phases.response_of(phase) is not None
         ),
-        prefix_backwards=0 if reverse is None else _recorded(reverse.backward_calls, phases.PREFIX_BACKWARD),
+        # Those that an earlier execution went through are in the gradient as well.
+        prefix_backwards=0
+        if reverse is None
+        else _recorded(reverse.backward_calls, phases.PREFIX_BACKWARD) + (reverse.resumed_chunks or 0),
         finalize_calls=_recorded(finalize.finalize_calls, phases.FINALIZE),
         optimizer_steps=_recorded(step.optimizer_steps, phases.OPTIMIZER_STEP),
         signal="signal" if any(scores.advantages) else "no-signal",

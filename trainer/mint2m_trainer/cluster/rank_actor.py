@@ -141,6 +141,7 @@ class RankActor:
                 plan_sha256=task.plan_sha256,
                 execution_id=task.execution_id,
                 image_digest=task.image_digest,
+                progress=task.progress,
             )
         )
         if tuple(backend.phases) != task.phases:
@@ -148,6 +149,8 @@ class RankActor:
         return backend
 
     def _tell(self, phase: str) -> Callable[[str, int, int], None]:
+        self._told = 0.0  # the first word of a phase says from where it goes on, and is never held back
+
         def progress(_label: str, done: int, total: int) -> None:
             now = time.monotonic()
             if now - self._told >= PROGRESS_INTERVAL_S or done == total:

@@ -35,7 +35,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankInputs:
-    """What the rank actor gives to any backend; the fake reads rank, sizes, profile and rollout."""
+    """What the rank actor gives to any backend; the fake reads rank, sizes, profile and rollout, and keeps nothing."""
 
     rank: int
     world_size: int
@@ -49,6 +49,7 @@ class RankInputs:
     plan_sha256: str
     execution_id: str
     image_digest: str | None
+    progress: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ ids in silence.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -20,6 +21,15 @@ from mint2m_trainer.prefix.layout import Share
 from mint2m_trainer.prefix.rows import PrefixError
 
 DecisionMode = Literal["store", "rescore"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What was chosen in one layer for a chunk's rows on this rank: ids [T, K] of rows, or [T, k] of experts; int32."""
+
+    kind: Literal["rows", "experts"]
+    layer: int
+    ids: Tensor
 
 
 class Decisions:
@@ -49,6 +59,27 @@ class Decisions:
         """Memory of the kept ids."""
         kept = (*self._rows.values(), *self._experts.values())
         return sum(ids.numel() * ids.element_size() for ids in kept)
+
+    def chosen(self, chunk: int) -> tuple[Choice, ...]:
+        """What is kept of a chunk, by layer, rows before experts; nothing where choices are made again."""
+        rows = sorted(layer for n, layer in self._rows if n == chunk)
+        experts = sorted(layer for n, layer in self._experts if n == chunk)
+        return (
+            *(Choice(kind="rows", layer=layer, ids=self._rows[chunk, layer]) for layer in rows),
+            *(Choice(kind="experts", layer=layer, ids=self._experts[chunk, layer]) for layer in experts),
+        )
+
+    def restore(self, chunk: int, choices: Sequence[Choice]) -> None:
+        """Keep what an earlier capture of the same chunk chose."""
+        for choice in choices:
+            kept = self._rows if choice.kind == "rows" else self._experts
+            self._keep(kept, chunk, choice.layer, choice.ids)
+
+    def drop(self, chunk: int) -> None:
+        """Forget a chunk whose reverse pass is over."""
+        for kept in (self._rows, self._experts):
+            for key in [key for key in kept if key[0] == chunk]:
+                del kept[key]
 
     def finish(self) -> None:
         """All choices must have been repeated.

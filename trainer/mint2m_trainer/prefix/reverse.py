@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -32,14 +33,32 @@ from mint2m_trainer.prefix.rows import ChunkRows, PrefixError, RowStore
 class ReverseReport:
     """What the reverse pass did on this rank; `row_difference` is the largest |recomputed - stored| of any rank.
 
-    It is zero, or the pass aborted.
+    It is zero, or the pass aborted. `resumed_chunks` of `chunks` were gone through by an earlier execution; all other
+    counts are of this one.
     """
 
     chunks: int
+    resumed_chunks: int
     backward_calls: int
     rows_compared: int
     row_difference: float
     gradient_pages_released: int
+
+
+class Kept(Protocol):
+    """Keeps the state of a reverse pass every so often; see `resume.passes`."""
+
+    def resume(self) -> int:
+        """Put back the furthest state that every rank keeps; how many chunks were gone through there."""
+        ...
+
+    def due(self) -> bool:
+        """Whether this rank's clock says that the state should be kept."""
+        ...
+
+    def save(self, reversed: int) -> None:
+        """Keep the state after `reversed` chunks; a collective."""
+        ...
 
 
 def reverse_prefix(
@@ -52,14 +71,19 @@ def reverse_prefix(
     recompute: Callable[[Span, Tape], Passage],
     progress: Callable[[int, int], None],
     phase: str,
+    kept: Kept | None = None,
 ) -> ReverseReport:
-    """Reverse all chunks; see the module.
+    """Reverse all chunks, from the last state that `kept` has where it has one; see the module. Progress in tokens.
 
     Raises:
         PrefixError: a recomputed row differs, naming chunk, layer and the largest difference.
+        ProgressError, OSError: what is kept does not fit, or cannot be written.
     """
     compared, backwards, released, largest = 0, 0, 0, 0.0
-    for done, span in enumerate(reversed(chunks), start=1):
+    resumed = 0 if kept is None else kept.resume()
+    total = chunks[-1].stop if chunks else 0
+    progress(total - chunks[-resumed].start if resumed else 0, total)
+    for done, span in enumerate(reversed(chunks[: len(chunks) - resumed]), start=resumed + 1):
         share = layout.share(span)
         stored = store.chunk_rows(span.index)
         gradients = [store.take_grad(layer, span.index) for layer in range(len(stored.rows))]  # each [count, D]
@@ -67,14 +91,19 @@ def reverse_prefix(
         released += len(stored.rows) if share.count else 0
         passage = recompute(span, decisions.replayer(share))
         found = _compare(passage, stored, span)
-        largest = max(largest, _agreed(found, comm, Tag(phase=phase, chunk=span.index), span))
+        due = kept is not None and kept.due()
+        said = _agreed(found, comm, Tag(phase=phase, chunk=span.index), span, due=due)
+        largest = max(largest, said.difference)
         compared += found.rows
         _backward([layer.local for layer in passage.layers], gradients)
         backwards += 1
-        progress(done, len(chunks))
+        if kept is not None and (said.due or done == len(chunks)):
+            kept.save(done)
+        progress(total - span.start, total)
     decisions.finish()
     return ReverseReport(
         chunks=len(chunks),
+        resumed_chunks=resumed,
         backward_calls=backwards,
         rows_compared=compared,
         row_difference=largest,
@@ -122,21 +151,30 @@ def _compare(passage: Passage, stored: ChunkRows, span: Span) -> _Compared:
     return _Compared(rows=compared, difference=largest, layer=first)
 
 
-def _agreed(found: _Compared, comm: Comm, tag: Tag, span: Span) -> float:
-    """The largest difference of any rank; a collective.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """The largest difference of any rank, and whether rank 0 wants the state kept after this chunk."""
+
+    difference: float
+    due: bool
+
+
+def _agreed(found: _Compared, comm: Comm, tag: Tag, span: Span, *, due: bool) -> _Said:
+    """What the ranks say of a chunk; a collective.
 
     Raises:
         PrefixError: on every rank, where the rows of any rank differ.
     """
-    mine = torch.tensor([[found.difference, float(found.layer)]], dtype=torch.float64, device=compat.device())
+    words = [found.difference, float(found.layer), float(due)]
+    mine = torch.tensor([words], dtype=torch.float64, device=compat.device())
     every = collect_rows(mine, [1] * comm.size, comm, tag, "compare").tolist()
-    for rank, (difference, layer) in enumerate(every):
+    for rank, (difference, layer, _) in enumerate(every):
         if layer >= 0:
             raise PrefixError(
                 f"chunk {span.index} layer {int(layer)}: recomputed rows differ from the stored by {difference:g} "
                 f"on rank {rank}"
             )
-    return max(difference for difference, _ in every)
+    return _Said(difference=max(difference for difference, *_ in every), due=bool(every[0][2]))
 
 
 def _bits(x: Tensor) -> Tensor:

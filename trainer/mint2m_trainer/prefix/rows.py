@@ -5,7 +5,7 @@ Ids are local: a rank numbers its own rows in the order of their positions, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,6 +74,9 @@ class RowStore(Protocol):
     @property
     def length(self) -> int: ...
 
+    @property
+    def layers(self) -> int: ...
+
     def claim(self, owner: str, weights: str) -> None: ...
 
     def append(self, chunk: int, rows: ChunkRows) -> Txn: ...
@@ -93,6 +96,10 @@ class RowStore(Protocol):
     def take_grad(self, layer: int, chunk: int) -> Tensor: ...
 
     def release(self, chunk: int) -> None: ...
+
+    def gradient_pages(self) -> Iterator[tuple[int, Tensor]]: ...
+
+    def put_gradient_pages(self, pages: Iterable[tuple[int, Tensor]]) -> None: ...
 
     def witness(self) -> Witness: ...
 

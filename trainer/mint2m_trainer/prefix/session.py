@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -25,11 +25,13 @@ from mint2m_trainer.comm.ledger import Tag
 from mint2m_trainer.kernels import Kernels
 from mint2m_trainer.model.glm import PrefixModel
 from mint2m_trainer.model.seam import FreshChoice, Passage, Prefix, Tape
+from mint2m_trainer.peft import tensor_name
 from mint2m_trainer.prefix.decisions import Decisions
 from mint2m_trainer.prefix.layout import Layout, Places, Share, Span
 from mint2m_trainer.prefix.reverse import ReverseReport, reverse_prefix
 from mint2m_trainer.prefix.rows import ChunkRows, PageShape, PrefixError, RowStore, Witness
 from mint2m_trainer.prefix.view import PrefixView
+from mint2m_trainer.resume.passes import Keeping, KeptCapture, KeptChunk, KeptReverse
 
 Mode = Literal["exact", "detached", "conventional"]
 Progress = Callable[[int, int], None]
@@ -93,6 +95,7 @@ class Session:
         responses: Sequence[Tensor],
         weights: Callable[[], str],
         label: str = "policy",
+        keeping: Keeping | None = None,
     ) -> None:
         """Bind a session.
 
@@ -102,13 +105,15 @@ class Session:
             prompt: [P] int64; responses: each [R] int64, R >= 1.
             weights: the digest of the weights now; pages are valid under one value only.
             label: names the session's passes in the ledger.
+            keeping: where capture and reverse keep their work, and go on from it; None keeps nothing.
         """
         if prompt.numel() < 1 or not responses or min(len(r) for r in responses) < 1:
             raise PrefixError("a session needs a prompt and responses of at least one token")
         self._model, self._inner, self._comm, self._kernels = model, inner, comm, kernels
         self._layout, self._store, self._decisions, self._mode = layout, store, decisions, mode
         self._prompt, self._responses = prompt, tuple(responses)
-        self._weights, self._label = weights, label
+        self._weights, self._label, self._keeping = weights, label, keeping
+        self._resumed = 0
         self._stage = Stage.NEW
         self._digest = self._pages = ""
         self._witness: Witness | None = None
@@ -126,6 +131,11 @@ class Session:
             raise PrefixError("the prefix was not captured")
         return self._witness
 
+    @property
+    def resumed_chunks(self) -> int:
+        """Chunks whose rows an earlier execution captured."""
+        return self._resumed
+
     def pages_sha256(self) -> str:
         """SHA-256 over the SHA-256 of every captured row, by position, the same on every rank.
 
@@ -135,22 +145,36 @@ class Session:
 
     @torch.no_grad()
     def capture(self, progress: Progress = lambda _done, _total: None) -> Witness:
-        """Run the prefix once, without autograd, and keep its rows."""
+        """Run the prefix once, without autograd, and keep its rows.
+
+        Raises:
+            ProgressError: kept chunks are not what was committed.
+        """
         self._enter({Stage.NEW}, Stage.CAPTURED)
         self._digest = self._weights()
         self._store.claim(self._label, self._digest)
+        phase, total = f"{self._label}.capture", self._prompt.numel() - 1
+        kept = None if self._keeping is None else KeptCapture(self._keeping.files, self._comm, phase)
+        self._resumed = 0 if kept is None else kept.resume(len(self.chunks))
         pages = hashlib.sha256()
         for span in self.chunks:
-            kept = self._mode == "exact"
-            tape = self._decisions.recorder(self._layout.share(span)) if kept else FreshChoice()
-            passage = self._run_chunk(span, tape, f"{self._label}.capture", self._view(exact=False))
-            rows = tuple(layer.rows for layer in passage.layers)
-            self._store.append(span.index, ChunkRows(rows=rows, keys=tuple(layer.keys for layer in passage.layers)))
+            if span.index == self._resumed:
+                progress(span.start, total)  # the rate is that of this execution's own work
+            if kept is not None and span.index < self._resumed:
+                chunk = kept.chunk(span.index)
+                self._store.append(span.index, chunk.rows)
+                self._decisions.restore(span.index, chunk.choices)
+            else:
+                self._capture_chunk(span, phase)
             leaves = self._store.chunk_leaves(span.index).to(self._prompt.device)  # [count, 32], of what is stored
-            tag = Tag(phase=f"{self._label}.capture", chunk=span.index)
-            every = collect_rows(leaves, passage.share.counts, self._comm, tag, "leaves")
+            share = self._layout.share(span)
+            every = collect_rows(leaves, share.counts, self._comm, Tag(phase=phase, chunk=span.index), "leaves")
             pages.update(every.cpu().numpy().tobytes())
-            progress(span.stop, self._prompt.numel() - 1)
+            if span.index >= self._resumed:
+                if kept is not None:
+                    rows, choices = self._store.chunk_rows(span.index), self._decisions.chosen(span.index)
+                    kept.commit(span.index, KeptChunk(rows=rows, choices=choices))
+                progress(span.stop, total)
         self._pages = pages.hexdigest()
         self._witness = self._store.witness()
         return self._witness
@@ -196,15 +220,28 @@ class Session:
         self._check()
         if len(self._replayed) != len(self._responses):
             raise PrefixError(f"{len(self._replayed)} of {len(self._responses)} responses were replayed")
+        phase = f"{self._label}.reverse"
+        kept = None
+        if self._keeping is not None:
+            kept = KeptReverse(
+                self._keeping,
+                self._comm,
+                phase,
+                chunks=self.chunks,
+                store=self._store,
+                decisions=self._decisions,
+                gradients=self._gradients(),
+            )
         return reverse_prefix(
             chunks=self.chunks,
             store=self._store,
             decisions=self._decisions,
             layout=self._layout,
             comm=self._comm,
-            recompute=lambda span, tape: self._run_chunk(span, tape, f"{self._label}.reverse", self._view(exact=True)),
+            recompute=lambda span, tape: self._run_chunk(span, tape, phase, self._view(exact=True)),
             progress=progress,
-            phase=f"{self._label}.reverse",
+            phase=phase,
+            kept=kept,
         )
 
     def close(self) -> None:
@@ -227,6 +264,20 @@ class Session:
 
     def _view(self, *, exact: bool) -> PrefixView:
         return PrefixView(self._store, exact=exact)
+
+    def _gradients(self) -> Mapping[str, Tensor]:
+        """This rank's adapter gradients by name, where backward adds to them."""
+        return {
+            tensor_name(adapter.projection, side): parameter.main_grad
+            for adapter in self._inner.adapters()
+            for side, parameter in (("A", adapter.A), ("B", adapter.B))
+        }
+
+    def _capture_chunk(self, span: Span, phase: str) -> None:
+        tape = self._decisions.recorder(self._layout.share(span)) if self._mode == "exact" else FreshChoice()
+        passage = self._run_chunk(span, tape, phase, self._view(exact=False))
+        rows = tuple(layer.rows for layer in passage.layers)
+        self._store.append(span.index, ChunkRows(rows=rows, keys=tuple(layer.keys for layer in passage.layers)))
 
     def _run_chunk(self, span: Span, tape: Tape, phase: str, prefix: Prefix) -> Passage:
         share = self._layout.share(span)

@@ -10,7 +10,7 @@ shows any change made behind the store's back.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -66,6 +66,11 @@ class PagedRowStore:
     def length(self) -> int:
         """Rows held, which is the local id of the next."""
         return self._ends[-1] if self._ends else 0
+
+    @property
+    def layers(self) -> int:
+        """Layers that keep rows."""
+        return self._shape.layers
 
     def claim(self, owner: str, weights: str) -> None:
         """Make the store `owner`'s, for pages under `weights`.
@@ -221,6 +226,31 @@ class PagedRowStore:
         if max(self._dirty) > start:
             raise PrefixError(f"chunk {chunk} still holds gradient")
         self._shrink()
+
+    def gradient_pages(self) -> Iterator[tuple[int, Tensor]]:
+        """Each page that holds gradient: its number, and [layers, page_rows, D]; a view."""
+        yield from ((number, page.grads) for number, page in enumerate(self._pages) if page.grads is not None)
+
+    def put_gradient_pages(self, pages: Iterable[tuple[int, Tensor]]) -> None:
+        """Hold exactly this gradient, as `gradient_pages` gave it when the same rows were held; page by page.
+
+        Raises:
+            PrefixError: a page that is not there, or of another shape.
+        """
+        given = set()
+        for number, grad in pages:
+            if not 0 <= number < len(self._pages):
+                raise PrefixError(f"no page {number} among {len(self._pages)}")
+            page = self._pages[number]
+            page.grads = self._new_gradient() if page.grads is None else page.grads
+            if grad.shape != page.grads.shape or grad.dtype != page.grads.dtype:
+                raise PrefixError(f"gradient of page {number}: {list(grad.shape)} {grad.dtype}")
+            page.grads.copy_(grad)
+            given.add(number)
+        for number, page in enumerate(self._pages):
+            if number not in given:
+                page.grads = None
+        self._dirty = [self.length if given else 0] * self._shape.layers
 
     def witness(self) -> Witness:
         """Owner, weights, and the identity of every page now: storage, autograd version counter, shape."""

@@ -1,7 +1,8 @@
 """`mint2m stage NAME` and `mint2m stage all`: refuse, work, judge, seal, verify.
 
 The rule: a stage is over when the chain through it verifies with the operator's own public key. Whatever stops it
-before leaves the evidence directory as it was, apart from files without a seal, which count for nothing.
+before leaves the evidence directory as it was, apart from files without a seal, which count for nothing. A long stage
+keeps its progress beside the evidence until then.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from pathlib import Path
 from mint2m_trainer.cluster.interrupt import terminated_like_interrupted
 from mint2m_trainer.cluster.journal import utc_now
 from mint2m_trainer.cluster.progress import Silent, Watcher
+from mint2m_trainer.resume.folder import remove_progress
 from mint2m_trainer.run import ChosenSigner
 from mint2m_trainer.stages import doctor_stage, kernel_stage, labels, scale_stage
+from mint2m_trainer.stages.leftovers import clear_abandoned, working_in
 from mint2m_trainer.stages.observing import look
 from mint2m_trainer.stages.ray_stage import RankWork, environment_settings, run_ranks
 from mint2m_trainer.stages.setting import Inputs, Setting, Signing, check_start, read_inputs
@@ -103,23 +106,23 @@ def _run(stage: StageName, request: StageRequest, inputs: Inputs, signing: Signi
         before=before,
         signing=signing,
     )
+    clear_abandoned(evidence, inputs.deployment.ray_address)
     if stage == ORDER[0]:
         begin(inputs, evidence)
-    work.mkdir()
-    try:
-        done = _WORK[stage](setting, watcher)
-        if done.after != before:
-            raise FindingError(
-                found("stage.changed-while-running", stage=stage, expected=str(before), actual=str(done.after))
-            )
-        made = bundle(setting, done)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
-    if made.findings:
-        # Kept beside the evidence for whoever wants to know why; the chain itself stays as it was.
-        return _refused(setting, made)
-    digest = commit(setting)
+    with working_in(work):
+        try:
+            done = _WORK[stage](setting, watcher)
+            if done.after != before:
+                raise FindingError(
+                    found("stage.changed-while-running", stage=stage, expected=str(before), actual=str(done.after))
+                )
+            made = bundle(setting, done)
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        if made.findings:
+            return _refused(setting, made)
+        digest = commit(setting)
     watcher.stage("seal", f"{evidence / PLACES[stage].seal}  payload {short(digest)}")
     report = verify_chain(
         evidence,
@@ -129,11 +132,16 @@ def _run(stage: StageName, request: StageRequest, inputs: Inputs, signing: Signi
     if report.findings:
         # Nobody shall hold a seal over a stage that its own signer refuses.
         (evidence / PLACES[stage].seal).unlink()
+    else:
+        remove_progress(setting.progress)
     watcher.stage(stage, report.verdict.word)
     return report
 
 
 def _refused(setting: Setting, made: Bundled) -> Report:
+    # Kept beside the evidence for whoever wants to know why; the chain itself stays as it was.
+    kept = setting.work.with_name(setting.work.name.replace(".work-", ".refused-"))
+    setting.work.rename(kept)
     rows = tuple(
         Requirement(
             required=f"{number.name}",
@@ -145,12 +153,12 @@ def _refused(setting: Setting, made: Bundled) -> Report:
     )
     findings: tuple[Finding, ...] = made.findings
     return Report(
-        subject=str(setting.work),
+        subject=str(kept),
         command=f"stage {setting.stage}",
         requirements=rows,
         findings=findings,
         not_checked=("anything of the stages after it: they may not run",),
-        summary=f"{setting.stage} did not pass; its artifacts stay in {setting.work}",
+        summary=f"{setting.stage} did not pass; its artifacts stay in {kept}",
     )
 
 

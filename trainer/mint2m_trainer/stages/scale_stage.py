@@ -1,7 +1,8 @@
 """The scale stage: one whole update at the planned length, run and sealed like any other, inside the stage's tree.
 
-The trainer keeps nothing of a capture that was interrupted, so this stage begins anew then. It does not begin at all
-where the rate measured in the stage before says that it would not end in the time that the plan gives it.
+It may span sittings: capture and reverse keep their work beside the evidence, and the next attempt, whose execution is
+another one and says so, goes on from there. It does not begin at all where the rate measured in the stage before says
+that it would not end in the time that the plan gives it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from mint2m_trainer.cluster.driver import train
 from mint2m_trainer.cluster.journal import utc_now
 from mint2m_trainer.cluster.progress import Watcher
+from mint2m_trainer.resume.folder import Progress
 from mint2m_trainer.stages.observing import Look, look, observed
 from mint2m_trainer.stages.setting import Setting
 from mint2m_trainer.stages.writing import Done
@@ -47,7 +49,8 @@ def work(setting: Setting, watcher: Watcher) -> Done:
     if gathered is None or gathered.inputs is None:
         raise FindingError(found("run.blocked", actual=examination.doctor.primary_failure))
     plan = build_plan(gathered.inputs, run_id=f"scale-{setting.run_id}", instance_nonce=setting.execution_id)
-    train(root, plan, examination, watcher=watcher)
+    # What was kept goes when the stage is sealed, and not before.
+    train(root, plan, examination, watcher=watcher, progress=Progress(folder=setting.progress, removed_after=False))
     seal_run(root, setting.signing.signer)
     sessions = RankSessions.parse(read_once(root / layout.RANK_SESSIONS), file=layout.RANK_SESSIONS)
     after = look(setting.plan.image_digest)

@@ -93,6 +93,11 @@ class Setting:
         """Where the stage's raw artifacts are written."""
         return self.work / places.PLACES[self.stage].tree
 
+    @property
+    def progress(self) -> Path:
+        """Where a long stage keeps its work from one attempt to the next, beside the evidence."""
+        return self.evidence.with_name(f"{self.evidence.name}.progress-{self.stage}")
+
 
 def read_inputs(path: Path) -> Inputs:
     """The plan, its statement and every input that it names; raises `FindingError` (`stage.*`, `input.missing`)."""

@@ -71,8 +71,39 @@ ENTRIES = (
         explanation=(
             "The driver got SIGINT or SIGTERM, shut its ranks down and removed what it owned; the report says whether all of it is\n"
             "proven absent. There is no receipt and no seal, so the directory is evidence of nothing. Inputs are untouched.\n"
-            "Run again into a new directory."
+            "Run again into a new directory; what a progress folder keeps is not run again."
         ),
+    ),
+    Entry(
+        id="progress.unusable",
+        verdict=Verdict.BLOCKED,
+        message="the folder cannot hold this run's progress",
+        explanation=(
+            "--progress takes a folder that does not exist, is empty, or was made by an earlier attempt; it lies outside the run\n"
+            "directory and never around it. This one cannot be written, overlaps the run, or holds something else, so nothing in\n"
+            "it was touched. Nothing was started."
+        ),
+        hint="name a new folder beside the run directory",
+    ),
+    Entry(
+        id="progress.in-use",
+        verdict=Verdict.BLOCKED,
+        message="another driver works on this progress folder",
+        explanation=(
+            "A progress folder serves one run at a time; its lock is held by a driver that is alive. Nothing was started. Wait for\n"
+            "it, or name another folder. The lock of a driver that was killed is gone with it."
+        ),
+    ),
+    Entry(
+        id="progress.identity-mismatch",
+        verdict=Verdict.BLOCKED,
+        message="the progress folder is another run's",
+        explanation=(
+            "What a folder keeps is good for the same model, adapter, rollout, profile, runtime and source only. The pointer names\n"
+            "the first member that differs; `expected` is what it is now, `actual` what the folder was begun with. Nothing was\n"
+            "started, and the folder was not touched. Restore the inputs, name a new folder, or remove this one yourself."
+        ),
+        hint="restore what differs, or name a new folder",
     ),
     Entry(
         id="run.deployment-unknown",
@@ -140,8 +171,9 @@ ENTRIES = (
         message="a rank cannot train on what it was given",
         explanation=(
             "Model, adapter, rollout or profile hold something that shows only where they are loaded: a tensor that is missing, extra,\n"
-            "of another shape or not finite, or a log-prob that the profile needs. The run was stopped and cleaned up; no receipt was\n"
-            "written. Mend the input, bind it again and run into a new directory."
+            "of another shape or not finite, a log-prob that the profile needs, or progress that was kept under other weights,\n"
+            "kernels or threads. The run was stopped and cleaned up; no receipt was written. Mend the input, bind it again and run\n"
+            "into a new directory."
         ),
     ),
     Entry(
@@ -150,7 +182,8 @@ ENTRIES = (
         message="a rank refused to go on",
         explanation=(
             "The update raised on this rank in this phase, and the finding carries its words. The run was stopped and cleaned up; no\n"
-            "receipt was written. Run again with --debug to see the rank's traceback."
+            "receipt was written. Run again with --debug to see the rank's traceback. If it speaks of kept progress, that progress\n"
+            "cannot be used any more: remove the folder of --progress and begin anew."
         ),
     ),
     Entry(
@@ -159,7 +192,8 @@ ENTRIES = (
         message="a rank ran out of something",
         explanation=(
             "Memory, disk, a file or a connection failed under this rank in this phase; the finding carries its words. The run\n"
-            "was stopped and cleaned up; no receipt was written. Mend the cause and run again into a new directory."
+            "was stopped and cleaned up; no receipt was written. Mend the cause and run again into a new directory; with\n"
+            "--progress the chunks that were committed before are not run again."
         ),
     ),
     Entry(

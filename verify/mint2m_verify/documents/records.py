@@ -98,6 +98,7 @@ class PhaseEvidence:
     row_difference: float | None = None
     rows_compared: int | None = None
     gradient_pages_released: int | None = None
+    resumed_chunks: int | None = None
     finalize_calls: int | None = None
     gradient_norm: float | None = None
     clip_coefficient: float | None = None
