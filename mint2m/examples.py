@@ -45,6 +45,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "sign tree run1 --key release.key",
         "sign tree run1 --key second.key --cosign",
         "sign tree model --key release.key --output model.sig",
+        "sign tree run1 --key release.key --ray 10.0.0.1:6379",
     ),
     "sign file": (
         "sign file payload.json --key release.key",
