@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from mint2m.examples import add_examples
 from mint2m.outcome import Outcome, VersionAsked
 from mint2m_verify import __version__
 
@@ -100,6 +101,8 @@ def _commands_of(module: str) -> dict[str, click.Command]:
     importlib.import_module(module).register(app)
     made: Any = typer.main.get_command(app)
     commands: dict[str, click.Command] = made.commands
+    for name, command in commands.items():
+        add_examples(command, name)
     return commands
 
 

@@ -1,4 +1,4 @@
-"""`mint2m evidence diff | manifest`: runs beside each other, and the manifest of what is published."""
+"""`mint2m evidence report | diff | manifest`: runs beside each other, and the manifest of what is published."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from mint2m.outcome import Outcome, ReportFormat, present
+from mint2m.outcome import Outcome, ReportFormat, present, report_files
+from mint2m.verify_options import At, Consistency, Key, Policy, Reports, TrustedRoot
 
 Form: TypeAlias = Annotated[ReportFormat, typer.Option("--format", help="How the report is written.")]
 
@@ -15,9 +16,33 @@ Form: TypeAlias = Annotated[ReportFormat, typer.Option("--format", help="How the
 def register(app: typer.Typer) -> None:
     """Add the `evidence` group."""
     group = typer.Typer(help="Compare runs, and bind what is published.", no_args_is_help=True)
+    group.command("report")(report)
     group.command("diff")(diff)
     group.command("manifest")(manifest)
     app.add_typer(group, name="evidence")
+
+
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of run directories.")],
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
+    key: Key = None,
+    consistency_only: Consistency = False,
+    at: At = None,
+    form: Form = ReportFormat.TEXT,
+    reports: Reports = None,
+) -> Outcome:
+    """Verify every run of a folder and show them in one table; exit 0 only where all are accepted."""
+    from mint2m.hash_bar import hash_bar
+    from mint2m_verify.anchor import choose, options
+    from mint2m_verify.evidence_report import report_runs
+
+    files = report_files(reports)
+    anchor = choose(
+        policy=policy, trusted_root=trusted_root, key=key, digest=None, consistency_only=consistency_only, at=at
+    )
+    with hash_bar() as progress:
+        return present(report_runs(directory, anchor, options(at, progress=progress)), form, files)
 
 
 def diff(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +20,10 @@ from mint2m.signer_options import (
     SignerUri,
     Sigstore,
 )
+
+if TYPE_CHECKING:
+    from mint2m_verify.elsewhere import HashedElsewhere
+    from mint2m_verify.walk import Progress
 
 
 def register(app: typer.Typer) -> None:
@@ -44,6 +49,9 @@ def tree(
         Path | None, typer.Option("--output", help="Write an OpenSSF model_signing v1.0 signature of DIR's files here.")
     ] = None,
     cosign: Annotated[bool, typer.Option("--cosign", help="Add a signature to the seal of a run directory.")] = False,
+    ray: Annotated[
+        str | None, typer.Option("--ray", metavar="ADDRESS", help="Hash on the nodes of your own Ray cluster.")
+    ] = None,
     form: Annotated[Format, typer.Option("--format", help="text or json.")] = Format.TEXT,
 ) -> Outcome:
     """Seal a run directory that verifies; with --output F, sign the files of any directory for other tools instead."""
@@ -66,8 +74,23 @@ def tree(
     chosen = options.choose(ask=ask)
     place = key or public_key
     with hash_bar() as bar:
-        report = sign_tree(directory, chosen, key_file=place, output=output, cosign=cosign, progress=bar)
+        elsewhere = None if ray is None else hashed_on(ray, directory, bar)
+        report = sign_tree(
+            directory, chosen, key_file=place, output=output, cosign=cosign, progress=bar, elsewhere=elsewhere
+        )
     return present(report, form)
+
+
+def hashed_on(address: str, directory: Path, progress: Progress | None) -> Mapping[str, HashedElsewhere]:
+    """What the nodes of a Ray cluster read of `directory`; needs the trainer extra."""
+    from mint2m_verify.doctor.machine import require_trainer
+
+    require_trainer()
+    from mint2m_trainer.cluster.ray_machines import ray_machines
+    from mint2m_trainer.cluster.spread_hash import hash_spread
+
+    with ray_machines(address) as machines:
+        return hash_spread(machines, directory.resolve(), progress)
 
 
 def file(

@@ -7,6 +7,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from mint2m.hash_options import Journal, UseCached, WholeDigests, hash_journal
 from mint2m.outcome import Outcome, ReportFormat, present, report_files
 from mint2m.verify_bundle_command import bundle
 from mint2m.verify_options import At, Consistency, Digest, Form, Key, Policy, Reports, TrustedRoot
@@ -55,6 +56,9 @@ def run(
     expect_nonce: ExpectNonce = None,
     expect_seal: ExpectSeal = None,
     expect_source: ExpectSource = None,
+    journal: Journal = None,
+    use_cached: UseCached = False,
+    whole_digests: WholeDigests = False,
     form: Form = ReportFormat.TEXT,
     report: Reports = None,
 ) -> Outcome:
@@ -67,8 +71,10 @@ def run(
     anchor = choose(
         policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
     )
-    with hash_bar() as progress:
-        wanted = options(at, expect_plan, expect_nonce, expect_seal, expect_source, progress)
+    with hash_bar() as progress, hash_journal(journal, directory, use_cached=use_cached) as kept:
+        wanted = options(
+            at, expect_plan, expect_nonce, expect_seal, expect_source, progress, kept, whole_digests=whole_digests
+        )
         return present(verify_run(directory, anchor, wanted), form, files)
 
 
@@ -148,6 +154,9 @@ def checkpoint(
     digest: Digest = None,
     consistency_only: Consistency = False,
     at: At = None,
+    journal: Journal = None,
+    use_cached: UseCached = False,
+    whole_digests: WholeDigests = False,
     form: Form = ReportFormat.TEXT,
     report: Reports = None,
 ) -> Outcome:
@@ -160,17 +169,15 @@ def checkpoint(
     anchor = choose(
         policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
     )
-    with hash_bar() as progress:
+    with hash_bar() as progress, hash_journal(journal, directory, use_cached=use_cached) as kept:
+        wanted = options(at, progress=progress, journal=kept, whole_digests=whole_digests)
         if signature is not None:
             from mint2m_verify.model_signing import verify_model
 
-            wanted = options(at, progress=progress)
             return present(
                 verify_model(directory, signature, anchor, wanted, manifest=manifest, seal=seal), form, files
             )
-        return present(
-            verify_checkpoint(directory, manifest, seal, anchor, options(at, progress=progress)), form, files
-        )
+        return present(verify_checkpoint(directory, manifest, seal, anchor, wanted), form, files)
 
 
 def manifest(
@@ -183,6 +190,9 @@ def manifest(
     digest: Digest = None,
     consistency_only: Consistency = False,
     at: At = None,
+    journal: Journal = None,
+    use_cached: UseCached = False,
+    whole_digests: WholeDigests = False,
     form: Form = ReportFormat.TEXT,
     report: Reports = None,
 ) -> Outcome:
@@ -195,8 +205,9 @@ def manifest(
     anchor = choose(
         policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
     )
-    with hash_bar() as progress:
-        return present(verify_manifest(file, root, seal, anchor, options(at, progress=progress)), form, files)
+    with hash_bar() as progress, hash_journal(journal, root, use_cached=use_cached) as kept:
+        wanted = options(at, progress=progress, journal=kept, whole_digests=whole_digests)
+        return present(verify_manifest(file, root, seal, anchor, wanted), form, files)
 
 
 def evidence(

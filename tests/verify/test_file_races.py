@@ -126,16 +126,16 @@ def test_a_directory_that_is_swapped_for_a_link_is_not_followed(
 def test_a_file_that_changes_between_two_blocks_is_not_hashed_as_if_it_were_whole(
     change: str, evidence: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    genuine, done = os.readv, []
+    genuine, done = os.preadv, []
     place = evidence / "checkpoint/metadata.json"
 
-    def readv(descriptor: int, buffers: Any) -> int:
+    def preadv(descriptor: int, buffers: Any, offset: int) -> int:
         if not done:
             done.append(True)
             os.truncate(place, 10 if change == "cut" else 100_000)
-        return genuine(descriptor, buffers)
+        return genuine(descriptor, buffers, offset)
 
-    monkeypatch.setattr(os, "readv", readv)
+    monkeypatch.setattr(os, "preadv", preadv)
     report = verify("verify", "checkpoint", evidence / "checkpoint", "--key", KEY)
     assert report["exit_code"] in (1, 5)
     assert set(ids(report)) & {"tree.changed-while-read", "tree.file-changed"}
@@ -147,16 +147,16 @@ def test_a_file_that_grows_as_fast_as_it_is_read_does_not_hold_anybody_up(
     place = tmp_path / "tree" / "log"
     place.parent.mkdir()
     place.write_bytes(b"begun\n")
-    genuine, calls = os.readv, []
+    genuine, calls = os.preadv, []
 
-    def readv(descriptor: int, buffers: Any) -> int:
+    def preadv(descriptor: int, buffers: Any, offset: int) -> int:
         calls.append(True)
         assert len(calls) < 100, "it reads for ever"
         with place.open("ab") as stream:
             stream.write(b"more\n" * 100)
-        return genuine(descriptor, buffers)
+        return genuine(descriptor, buffers, offset)
 
-    monkeypatch.setattr(os, "readv", readv)
+    monkeypatch.setattr(os, "preadv", preadv)
     snapshot = read_tree(place.parent, keep=lambda _: 0)
     assert [fault.id for fault in snapshot.findings] == ["tree.changed-while-read"]
     assert snapshot.files == ()

@@ -7,17 +7,20 @@ to agree with itself, and anybody can make a run that agrees with itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
 from mint2m_verify.anchor_file import AnchorFile, check_among, check_below, read_anchor_file
+from mint2m_verify.documents import TreeEntry
+from mint2m_verify.elsewhere import HashedElsewhere
 from mint2m_verify.finding import Finding, FindingError, found
+from mint2m_verify.hash_journal import HashJournal
 from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.signing import KEY_LIMIT, PublicKey, parse_public_key
 from mint2m_verify.times import parse_time
-from mint2m_verify.walk import Progress, ReadFile
+from mint2m_verify.walk import Hashing, Progress, ReadFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,9 @@ class VerifyOptions:
     """Expectations and evaluation time; each None expects nothing.
 
     `expect_nonce` is the nonce itself, whose SHA-256 the plan holds. `at` is recorded in the report; nothing but a
-    policy depends on a clock, and a policy's time is its anchor's.
+    policy depends on a clock, and a policy's time is its anchor's. `journal` holds digests of an interrupted pass, or
+    of earlier ones where the auditor asks for them; `whole_digests` asks for two digests of every large file.
+    `elsewhere` is for a signer who checks what other machines of his have read; no verification command sets it.
     """
 
     at: str | None = None
@@ -76,6 +81,14 @@ class VerifyOptions:
     expect_seal: str | None = None
     expect_source: str | None = None
     progress: Progress | None = None
+    journal: HashJournal | None = None
+    whole_digests: bool = False
+    elsewhere: Mapping[str, HashedElsewhere] = field(default_factory=dict)
+
+    def hashing(self, committed: Iterable[TreeEntry]) -> Hashing:
+        """How a tree is hashed whose manifest, which the auditor's anchor must vouch for, has these entries."""
+        entries = {} if self.whole_digests else {entry.path: entry for entry in committed}
+        return Hashing(committed=entries, journal=self.journal, elsewhere=self.elsewhere)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +177,8 @@ def options(
     expect_seal: str | None = None,
     expect_source: str | None = None,
     progress: Progress | None = None,
+    journal: HashJournal | None = None,
+    whole_digests: bool = False,
 ) -> VerifyOptions:
     """Options as the command line gives them, each checked; raises `FindingError` (`usage.invalid`)."""
     for value, option in (
@@ -180,6 +195,8 @@ def options(
         expect_seal=expect_seal,
         expect_source=expect_source,
         progress=progress,
+        journal=journal,
+        whole_digests=whole_digests,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a report can show beside its rows: chains, placements, timelines and measures, as plain values.
+"""What a report can show beside its rows: chains, placements, timelines, measures and tables, as plain values.
 
 The rule: an exhibit illustrates and never decides. A verdict follows from findings alone; what stands here is the
 evidence's own account, drawn as it was found, and a renderer that has no room for it leaves it out.
@@ -131,4 +131,13 @@ class Measures:
         return max((row.value for row in self.rows), default=0.0)
 
 
-Exhibit: TypeAlias = Chain | Placement | Timeline | Measures
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Things beside each other, one a row, that the report's own rows say one by one with their standing."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+Exhibit: TypeAlias = Chain | Placement | Timeline | Measures | Table

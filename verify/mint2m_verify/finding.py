@@ -49,10 +49,12 @@ class Standing(enum.StrEnum):
     """How a row of the report is known.
 
     `replayed`: computed again from the inputs. `derived`: arithmetic over leaves that the operator supplied.
-    `checked`: a comparison of bytes, digests or signatures. `attested-only`: the operator's word, bound by the seal.
+    `checked`: a comparison of bytes, digests or signatures. `cached`: the same, with digests that the auditor's own
+    journal kept of an earlier reading. `attested-only`: the operator's word, bound by the seal.
     """
 
     CHECKED = "checked"
+    CACHED = "cached"
     REPLAYED = "replayed"
     DERIVED = "derived"
     ATTESTED_ONLY = "attested-only"

@@ -8,7 +8,7 @@ runs, whatever the earlier ones found, so that one report names all faults; what
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mint2m_verify import binding, journal_check, layout, receipt_check, sessions
@@ -27,6 +27,7 @@ from mint2m_verify.documents import Doctor, FileRef
 from mint2m_verify.finding import Finding, NamedDigest, Report, Standing, found
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.fixture import FixtureBytes
+from mint2m_verify.hashed import committed_by_trees, hashed_notes, hashed_standing
 from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.recompute.placement import check_placement
 from mint2m_verify.run_documents import RunDocuments
@@ -45,13 +46,27 @@ _NOT_CHECKED = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """A verified run: the report, and the documents that it was about, as they were read once."""
+
+    report: Report
+    documents: RunDocuments
+
+
 def verify_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Report:
     """Everything that can be established offline about the run directory `root`.
 
     Raises:
         FindingError: `root` is no directory, or is larger than the limits.
     """
-    snapshot = read_tree(root, keep=layout.kept_bytes, progress=options.progress)
+    return examine_run(root, anchor, options).report
+
+
+def examine_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Examined:
+    """As `verify_run`, with the documents for whoever shows them; they are worth what the report says."""
+    hashing = options.hashing(committed_by_trees(root))
+    snapshot = read_tree(root, keep=layout.kept_bytes, progress=options.progress, hashing=hashing)
     files = {file.path: file for file in snapshot.files}
     at_hand = {path: FileRef(path=path, sha256=file.entry.sha256, size=file.entry.size) for path, file in files.items()}
     log = Findings()
@@ -59,9 +74,10 @@ def verify_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Report:
     vouched = vouch(seal, anchor)
     standing = Standing.UNVERIFIABLE if isinstance(anchor, ConsistencyOnly) else Standing.CHECKED
     log.judge(_origin_required(anchor), standing, _origin(root, snapshot, anchor, faults, vouched))
-    log.judge("every file outside a tree is sealed", Standing.CHECKED, check_subjects(seal, snapshot))
+    outside = hashed_standing(file for file in snapshot.files if layout.tree_of(file.path) is None)
+    log.judge("every file outside a tree is sealed", outside, check_subjects(seal, snapshot))
     documents = RunDocuments(files, log)
-    notes = [*_NOT_CHECKED, *_trees(log, documents, snapshot)]
+    notes = [*_NOT_CHECKED, *hashed_notes(snapshot.files), *_trees(log, documents, snapshot)]
     notes += _bindings(log, documents, snapshot, at_hand)
     _records(log, documents, at_hand, seal)
     deployment = None if documents.deployment is None else documents.deployment.document
@@ -72,7 +88,8 @@ def verify_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Report:
     about = About(subject=str(root), command="verify run", not_checked=tuple(notes), digests=_digests(documents))
     report = finish(about, log, anchor, options, seal, vouched)
     sessions = None if documents.sessions is None else documents.sessions.document
-    return replace(report, exhibits=run_exhibits(sessions, report.findings))
+    shown = replace(report, exhibits=run_exhibits(sessions, report.findings))
+    return Examined(report=shown, documents=documents)
 
 
 def _seal_files(files: Mapping[str, ReadFile]) -> SealFiles:
@@ -108,7 +125,8 @@ def _trees(log: Findings, documents: RunDocuments, snapshot: Snapshot) -> list[s
             notes.append(f"the files of {place.prefix}: only their manifest is here")
             log.judge(f"{place.manifest} agrees with itself", Standing.CHECKED, _manifest_alone(documents, place))
         else:
-            log.judge(required, Standing.CHECKED, _tree(documents, snapshot, place))
+            standing = hashed_standing(file for file in snapshot.files if file.path.startswith(place.prefix))
+            log.judge(required, standing, _tree(documents, snapshot, place))
     return notes
 
 

@@ -154,7 +154,8 @@ def check_subjects(seal: Seal | None, snapshot: Snapshot) -> Check:
     sealed = set() if seal is None else {subject.name for subject in seal.statement.subjects}
     for path in sorted(layout.REQUIRED_FILES - sealed - {entry.path for entry in outside}):
         yield found("tree.file-missing", file=path, expected="part of every run directory").following(blocked.get(path))
-    return f"{len(outside)} of {len(outside)}; {len(snapshot.files)} files, {megabytes(snapshot.total_bytes)} re-hashed"
+    read_now = sum(file.entry.size - file.cached for file in snapshot.files if not file.elsewhere)
+    return f"{len(outside)} of {len(outside)}; {len(snapshot.files)} files, {megabytes(read_now)} re-hashed"
 
 
 def check_predicate(seal: Seal, plan: Plan, receipt: TrainingReceipt) -> Check:

@@ -8,31 +8,41 @@ signs the very payload of the first: two signatures over two statements would be
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from mint2m_verify import layout
 from mint2m_verify.anchor import ConsistencyOnly, KeyAnchor, VerifyOptions
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.documents import Plan, TrainingReceipt
+from mint2m_verify.elsewhere import HashedElsewhere
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import FindingError, Report, found
 from mint2m_verify.run import verify_run
 from mint2m_verify.signers.signer import Signer
 from mint2m_verify.signing import create_file, public_key_pem
 from mint2m_verify.statement import BUNDLE_LIMIT, SealStatement, SignerClass, Subject, parse_statement, seal_statement
-from mint2m_verify.walk import Progress, read_tree
+from mint2m_verify.walk import Hashing, Progress, read_tree
+
+#: What other machines of the signer have read, by path in the tree.
+Elsewhere: TypeAlias = Mapping[str, HashedElsewhere]
 
 #: The numbers of further signatures; the first is the seal itself.
 COSIGNATURES = range(2, 10)
 
 
-def statement_of(root: Path, *, signer: SignerClass, progress: Progress | None = None) -> SealStatement:
+def statement_of(
+    root: Path, *, signer: SignerClass, progress: Progress | None = None, elsewhere: Elsewhere | None = None
+) -> SealStatement:
     """The statement over the run directory as it lies there; every file outside trees and attestations is a subject.
 
     Raises:
         FindingError: a name that cannot be read, or a plan or receipt that is missing or malformed.
     """
-    snapshot = read_tree(root, keep=layout.kept_bytes, progress=progress)
+    hashing = Hashing(elsewhere=elsewhere or {})
+    snapshot = read_tree(root, keep=layout.kept_bytes, progress=progress, hashing=hashing)
     for fault in snapshot.findings:
         raise FindingError(fault)
     raw = {file.path: file.raw for file in snapshot.files}
@@ -52,7 +62,9 @@ def statement_of(root: Path, *, signer: SignerClass, progress: Progress | None =
     )
 
 
-def seal_run(root: Path, signer: Signer, *, progress: Progress | None = None) -> SealStatement:
+def seal_run(
+    root: Path, signer: Signer, *, progress: Progress | None = None, elsewhere: Elsewhere | None = None
+) -> SealStatement:
     """Sign `root` and write its seal; the run must be consistent with itself, and without a seal.
 
     Raises:
@@ -61,15 +73,18 @@ def seal_run(root: Path, signer: Signer, *, progress: Progress | None = None) ->
     place = root / layout.SEAL
     if place.exists():
         raise FindingError(found("file.exists", file=str(place), hint="--cosign adds a signature to a seal"))
-    _check_before(root, signer, progress=progress)
-    statement = statement_of(root, signer=signer.kind, progress=progress)
+    options = VerifyOptions(progress=progress, elsewhere=elsewhere or {})
+    _check_before(root, signer, options)
+    statement = statement_of(root, signer=signer.kind, progress=progress, elsewhere=elsewhere)
     bundle = signer.sign_statement(statement.payload)
     place.parent.mkdir(exist_ok=True)
-    _write_and_check(root, place, bundle, progress=progress)
+    _write_and_check(root, place, bundle, options)
     return statement
 
 
-def cosign_run(root: Path, signer: Signer, *, progress: Progress | None = None) -> Path:
+def cosign_run(
+    root: Path, signer: Signer, *, progress: Progress | None = None, elsewhere: Elsewhere | None = None
+) -> Path:
     """Add `signer`'s signature to the seal of `root`, over the same payload; the file that holds it.
 
     Raises:
@@ -83,8 +98,9 @@ def cosign_run(root: Path, signer: Signer, *, progress: Progress | None = None) 
     statement = parse_statement(_payload(raw), file=layout.SEAL)
     for place in (root / path for path in layout.COSIGNATURES):
         if not place.exists():
-            _check_before(root, signer, progress=progress)
-            _write_and_check(root, place, signer.sign_statement(statement.payload), progress=progress)
+            options = VerifyOptions(progress=progress, elsewhere=elsewhere or {})
+            _check_before(root, signer, options)
+            _write_and_check(root, place, signer.sign_statement(statement.payload), options)
             return place
     most = f"at most {len(layout.COSIGNATURES) + 1} signatures"
     raise FindingError(found("file.exists", file=str(first.parent), expected=most))
@@ -98,6 +114,7 @@ def sign_tree(
     output: Path | None = None,
     cosign: bool = False,
     progress: Progress | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Report:
     """`mint2m sign tree DIR`: seal the run, or add to its seal; with `output`, sign the files of any directory.
 
@@ -106,6 +123,7 @@ def sign_tree(
     Args:
         key_file: where the signer's key lies, if it lies in a file.
         output: where to write an OpenSSF model_signing signature.
+        elsewhere: what other machines of the signer have read of the tree, by path.
 
     Returns:
         What an auditor who trusts this signer would be told.
@@ -115,15 +133,16 @@ def sign_tree(
 
         if cosign:
             raise FindingError(found("usage.invalid", expected="--cosign or --output", actual="both"))
-        return sign_and_verify(root, signer, output, key_file=key_file, progress=progress)
+        return sign_and_verify(root, signer, output, key_file=key_file, progress=progress, elsewhere=elsewhere)
     if not any((root / path).exists() for path in layout.REQUIRED_FILES):
         expected = "a run directory, or --output FILE for the files of any other"
         raise FindingError(found("usage.invalid", expected=expected, actual=str(root)))
+    options = VerifyOptions(progress=progress, elsewhere=elsewhere or {})
     if cosign:
-        cosign_run(root, signer, progress=progress)
-        return verify_run(root, ConsistencyOnly(), VerifyOptions(progress=progress))
-    seal_run(root, signer, progress=progress)
-    return verify_run(root, own_anchor(signer, key_file), VerifyOptions(progress=progress))
+        cosign_run(root, signer, progress=progress, elsewhere=elsewhere)
+        return verify_run(root, ConsistencyOnly(), options)
+    seal_run(root, signer, progress=progress, elsewhere=elsewhere)
+    return verify_run(root, own_anchor(signer, key_file), options)
 
 
 def own_anchor(signer: Signer, path: Path | None) -> KeyAnchor | ConsistencyOnly:
@@ -145,20 +164,21 @@ def own_anchor(signer: Signer, path: Path | None) -> KeyAnchor | ConsistencyOnly
     )
 
 
-def _check_before(root: Path, signer: Signer, *, progress: Progress | None) -> None:
+def _check_before(root: Path, signer: Signer, options: VerifyOptions) -> None:
     """Where a signature cannot be taken back, since a log keeps it, the run is judged before there is one."""
     if signer.kind != "certificate":
         return
-    report = verify_run(root, ConsistencyOnly(), VerifyOptions(progress=progress))
+    report = verify_run(root, ConsistencyOnly(), options)
     for fault in report.roots:
         if fault.id != "seal.missing":
             raise FindingError(fault)
 
 
-def _write_and_check(root: Path, place: Path, bundle: bytes, *, progress: Progress | None) -> None:
+def _write_and_check(root: Path, place: Path, bundle: bytes, options: VerifyOptions) -> None:
     create_file(place, bundle)
     try:
-        report = verify_run(root, ConsistencyOnly(), VerifyOptions(progress=progress))
+        # Whole digests, too: nobody may be able to show a manifest under this signature that contradicts itself.
+        report = verify_run(root, ConsistencyOnly(), replace(options, whole_digests=True))
         for fault in report.roots:
             raise FindingError(fault)
     except BaseException:

@@ -26,10 +26,11 @@ from mint2m_verify.documents.base import decode
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, NamedDigest, Report, Standing, found
 from mint2m_verify.findings import Check, Findings
+from mint2m_verify.hashed import hashed_notes, hashed_standing, hashed_words
 from mint2m_verify.named_input import resolve_named
 from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.run_documents import read_value
-from mint2m_verify.seal import Seal, megabytes, read_beside, read_seal, short
+from mint2m_verify.seal import Seal, read_beside, read_seal, short
 from mint2m_verify.statement import BUNDLE_LIMIT
 from mint2m_verify.tree import check_manifest, compare
 from mint2m_verify.verdict import About, finish
@@ -100,7 +101,9 @@ def _verify(
 ) -> Report:
     log = Findings()
     manifest = _read_manifest(question.manifest, kinds, log)
-    snapshot = read_tree(question.root, keep=lambda _: 0, progress=options.progress)
+    committed = () if manifest is None else manifest.document.files
+    hashing = options.hashing(committed)
+    snapshot = read_tree(question.root, keep=lambda _: 0, progress=options.progress, hashing=hashing)
     seal = _read_seal(question, anchor, log)
     vouched = vouch(seal, anchor)
     origin = _origin(question, manifest, snapshot, anchor, seal, vouched)
@@ -108,14 +111,14 @@ def _verify(
     judge_policy(log, anchor, seal, vouched, deployment=None, whole=False)
     required = "every file as the manifest says"
     if manifest is not None:
-        log.judge(required, Standing.CHECKED, _compare(manifest, snapshot))
+        log.judge(required, hashed_standing(snapshot.files), _compare(manifest, snapshot))
     else:
         log.add(snapshot.findings)
         log.not_reached(required, (question.manifest.name,))
     about = About(
         subject=str(question.root),
         command=question.command,
-        not_checked=_not_checked(anchor),
+        not_checked=(*_not_checked(anchor), *hashed_notes(snapshot.files)),
         digests=()
         if manifest is None
         else (
@@ -215,7 +218,7 @@ def _compare(manifest: _Manifest, snapshot: Snapshot) -> Check:
     yield from check_manifest(manifest.document, file=manifest.name)
     have = [file.entry for file in snapshot.files]
     yield from compare(manifest.document.files, have, committed_by=manifest.name, blocked=blocked)
-    return f"{len(have)} of {manifest.document.file_count}, {megabytes(snapshot.total_bytes)} re-hashed"
+    return f"{len(have)} of {manifest.document.file_count}, {hashed_words(snapshot.files)}"
 
 
 def _not_checked(anchor: Anchor) -> tuple[str, ...]:

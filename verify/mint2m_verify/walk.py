@@ -8,42 +8,77 @@ mapped file can change under its reader.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import BoundedSemaphore, Event, Lock
 from typing import TypeAlias
 
 from mint2m_verify.documents import TreeEntry
+from mint2m_verify.elsewhere import HashedElsewhere
+from mint2m_verify.file_hash import (
+    CHUNK_BYTES,
+    Digests,
+    Work,
+    chunk_count,
+    hash_bytes,
+    hash_chunk,
+    hash_file,
+    unchanged,
+)
 from mint2m_verify.finding import Finding, FindingError, found
+from mint2m_verify.hash_journal import HashJournal
 from mint2m_verify.statement import path_fault
 
-#: A manifest commits each consecutive piece of this length, so that a change can be placed.
-CHUNK_BYTES = 64 << 20
+__all__ = ["CHUNK_BYTES", "Hashing", "Progress", "ReadFile", "Snapshot", "hash_bytes", "read_tree", "shown_name"]
 
 #: Called with what is being done, bytes done and bytes in all.
 Progress: TypeAlias = Callable[[str, int, int], None]
 
-_BLOCK_BYTES = 1 << 20
-_THREADS = 2
-_OPEN_FILES = 64
+_MOST_THREADS = 32
+#: Pieces of work that wait for a thread; a file may consist of a hundred thousand.
+_WAITING = 64
 _MAX_FILES = 200_000
 _MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hashing:
+    """Which digests of a tree are computed; nothing here changes one that is.
+
+    Args:
+        committed: entries whose chunk digests something commits that the auditor trusts, by path. A large file whose
+            chunks are these is that file, and its whole digest, which takes another pass that cannot be divided, is
+            taken from the entry. A file that differs anywhere is hashed whole, so that findings name what lies there.
+        chunks: whether chunk digests are wanted of files that are hashed whole.
+        journal: digests of an earlier pass, and where those of this one go.
+        elsewhere: what other machines of a signer read, by path; nothing of the kind counts for a verification.
+    """
+
+    committed: Mapping[str, TreeEntry] = field(default_factory=dict)
+    chunks: bool = True
+    journal: HashJournal | None = None
+    elsewhere: Mapping[str, HashedElsewhere] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadFile:
-    """A regular file as it was read: its tree entry, its identity on this machine, its bytes where they were kept."""
+    """A regular file as it was read: its tree entry, its identity on this machine, its bytes where they were kept.
+
+    `by_chunks`: the chunk digests were computed and are the committed ones, the whole digest is as committed.
+    `cached`: so many bytes were not read now; their digests came from a journal. `elsewhere`: another machine read it.
+    """
 
     entry: TreeEntry
     device: int
     inode: int
     raw: bytes | None
+    by_chunks: bool = False
+    cached: int = 0
+    elsewhere: bool = False
 
     @property
     def path(self) -> str:
@@ -62,13 +97,16 @@ class Snapshot:
         return sum(file.entry.size for file in self.files)
 
 
-def read_tree(root: Path, *, keep: Callable[[str], int], progress: Progress | None = None) -> Snapshot:
+def read_tree(
+    root: Path, *, keep: Callable[[str], int], progress: Progress | None = None, hashing: Hashing | None = None
+) -> Snapshot:
     """Read everything below `root`.
 
     Args:
         root: the directory; this one path may be a link, since the caller chose it.
         keep: for a path, the largest size at which its bytes are kept for parsing; 0 keeps none.
         progress: told as bytes are hashed.
+        hashing: which digests; by default all, each computed now.
 
     Raises:
         FindingError: `input.missing` or `input.not-a-directory` for `root` itself, `tree.too-many` past the limits.
@@ -82,8 +120,9 @@ def read_tree(root: Path, *, keep: Callable[[str], int], progress: Progress | No
     except OSError as fault:
         raise FindingError(found("file.unreadable", file=str(root), actual=fault.strerror)) from fault
     meter = None if progress is None else _Meter(progress, total=_size_below(root))
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="hash") as pool:
-        reader = _Reader(pool=pool, keep=keep, meter=meter)
+    threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS)
+    with ThreadPoolExecutor(threads, thread_name_prefix="hash") as pool:
+        reader = _Reader(pool=pool, keep=keep, meter=meter, hashing=Hashing() if hashing is None else hashing)
         try:
             reader.directory(descriptor, "", depth=0)
             return reader.snapshot()
@@ -92,15 +131,6 @@ def read_tree(root: Path, *, keep: Callable[[str], int], progress: Progress | No
             raise
         finally:
             os.close(descriptor)
-
-
-def hash_bytes(raw: bytes) -> tuple[str, tuple[str, ...]]:
-    """SHA-256 of `raw` and of each of its chunks."""
-    whole = hashlib.sha256(raw).hexdigest()
-    if len(raw) <= CHUNK_BYTES:
-        return whole, (whole,) if raw else ()
-    pieces = (memoryview(raw)[start : start + CHUNK_BYTES] for start in range(0, len(raw), CHUNK_BYTES))
-    return whole, tuple(hashlib.sha256(piece).hexdigest() for piece in pieces)
 
 
 def shown_name(name: str) -> str:
@@ -123,12 +153,16 @@ class _Meter:
 class _Reader:
     """One walk: directories here, in name order; files on the pool, a bounded number at a time."""
 
-    def __init__(self, *, pool: ThreadPoolExecutor, keep: Callable[[str], int], meter: _Meter | None) -> None:
-        self._pool, self._keep, self._meter = pool, keep, meter
-        self._slots = BoundedSemaphore(_OPEN_FILES)
+    def __init__(
+        self, *, pool: ThreadPoolExecutor, keep: Callable[[str], int], meter: _Meter | None, hashing: Hashing
+    ) -> None:
+        self._pool, self._keep, self._hashing = pool, keep, hashing
+        self._slots = BoundedSemaphore(_WAITING)
         self._pending: list[Future[ReadFile | Finding]] = []
         self._findings: list[Finding] = []
         self._stopped = Event()
+        tell = _nobody if meter is None else meter.add
+        self._work = Work(tell=tell, stopped=self._stopped, journal=hashing.journal)
 
     def stop(self) -> None:
         """Nobody wants the answer any more."""
@@ -193,95 +227,153 @@ class _Reader:
         if len(self._pending) >= _MAX_FILES:
             os.close(descriptor)
             raise FindingError(found("tree.too-many", file=path, expected=f"at most {_MAX_FILES} files"))
-        self._slots.acquire()
-        self._pending.append(self._pool.submit(self._read, descriptor, path))
+        status = os.fstat(descriptor)
+        known = self._hashing.elsewhere.get(path)
+        if known is not None and not self._keep(path) and known.is_of(status):
+            self._pending.append(self._taken(descriptor, path, status, known))
+            return
+        committed = self._hashing.committed.get(path)
+        if committed is None or self._keep(path) or not _fits(committed, status):
+            self._slots.acquire()
+            self._pending.append(self._pool.submit(self._read, descriptor, path))
+            return
+        file = _ChunkedFile(descriptor, status, committed)
+        self._pending.append(file.answer)
+        for index in range(chunk_count(status.st_size)):
+            self._slots.acquire()
+            self._pool.submit(self._chunk, file, index)
+
+    def _taken(
+        self, descriptor: int, path: str, status: os.stat_result, known: HashedElsewhere
+    ) -> Future[ReadFile | Finding]:
+        answer: Future[ReadFile | Finding] = Future()
+        answer.set_result(_read_as(descriptor, path, status, known.digests, elsewhere=True))
+        os.close(descriptor)
+        self._work.tell(status.st_size)
+        return answer
 
     def _read(self, descriptor: int, path: str) -> ReadFile | Finding:
         try:
-            return _read_file(descriptor, path, limit=self._keep(path), meter=self._meter, stopped=self._stopped)
+            return _read_file(descriptor, path, limit=self._keep(path), work=self._work, chunks=self._hashing.chunks)
         except OSError as error:
             return found("file.unreadable", file=path, actual=error.strerror)
         finally:
             os.close(descriptor)
             self._slots.release()
 
+    def _chunk(self, file: _ChunkedFile, index: int) -> None:
+        try:
+            file.hash(index, self._work)
+        finally:
+            self._slots.release()
 
-def _read_file(descriptor: int, path: str, *, limit: int, meter: _Meter | None, stopped: Event) -> ReadFile | Finding:
+
+class _ChunkedFile:
+    """A large file whose chunks are hashed by whichever threads are free; the last of them answers for the file."""
+
+    def __init__(self, descriptor: int, status: os.stat_result, committed: TreeEntry) -> None:
+        self.answer: Future[ReadFile | Finding] = Future()
+        self._descriptor, self._status, self._committed = descriptor, status, committed
+        self._chunks = [""] * chunk_count(status.st_size)
+        self._left, self._cached = len(self._chunks), 0
+        self._fault: BaseException | None = None
+        self._lock = Lock()
+
+    def hash(self, index: int, work: Work) -> None:
+        """Hash a chunk, unless an earlier one could not be read."""
+        try:
+            if self._fault is None:
+                sha256, cached = hash_chunk(self._descriptor, self._status, index, work)
+                with self._lock:
+                    self._chunks[index] = sha256
+                    self._cached += cached
+        except BaseException as fault:
+            self._fault = fault
+            raise
+        finally:
+            with self._lock:
+                self._left -= 1
+                last = self._left == 0
+            if last:
+                self._finish(work)
+
+    def _finish(self, work: Work) -> None:
+        path = self._committed.path
+        try:
+            if isinstance(self._fault, OSError):
+                raise self._fault
+            if self._fault is not None:
+                self.answer.set_exception(self._fault)
+            elif tuple(self._chunks) == self._committed.chunks:
+                self.answer.set_result(_read_as(self._descriptor, path, self._status, self._digests(), by_chunks=True))
+            else:
+                self.answer.set_result(_read_file(self._descriptor, path, limit=0, work=work, chunks=True))
+        except OSError as error:
+            self.answer.set_result(found("file.unreadable", file=path, actual=error.strerror))
+        except BaseException as fault:
+            self.answer.set_exception(fault)
+            raise
+        finally:
+            os.close(self._descriptor)
+
+    def _digests(self) -> Digests:
+        want = self._committed
+        return Digests(size=self._status.st_size, sha256=want.sha256, chunks=want.chunks, cached=self._cached)
+
+
+def _fits(committed: TreeEntry, status: os.stat_result) -> bool:
+    """Whether chunk digests can decide: a file of one chunk has its whole digest anyway."""
+    count = chunk_count(status.st_size)
+    return count > 1 and (committed.size, len(committed.chunks)) == (status.st_size, count)
+
+
+def _nobody(_count: int) -> None:
+    """Nobody watches."""
+
+
+def _read_file(descriptor: int, path: str, *, limit: int, work: Work, chunks: bool) -> ReadFile | Finding:
     before = os.fstat(descriptor)
-    raw: bytes | None = None
-    if limit and before.st_size > limit:
+    if not limit:
+        return _read_as(descriptor, path, before, hash_file(descriptor, before, work, chunks=chunks))
+    if before.st_size > limit:
         actual = f"{before.st_size} bytes"
         return found("file.too-large", file=path, expected=f"at most {limit} bytes", actual=actual)
-    if limit:
-        with os.fdopen(descriptor, "rb", closefd=False) as stream:
-            raw = stream.read(limit + 1)
-        size = len(raw)
-        whole, chunks = hash_bytes(raw)
-        if meter is not None:
-            meter.add(size)
-    else:
-        size, whole, chunks = _hash_stream(descriptor, expected=before.st_size, meter=meter, stopped=stopped)
-    after = os.fstat(descriptor)
-    if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns) or size != before.st_size:
+    with os.fdopen(descriptor, "rb", closefd=False) as stream:
+        raw = stream.read(limit + 1)
+    whole, pieces = hash_bytes(raw)
+    work.tell(len(raw))
+    return _read_as(descriptor, path, before, Digests(size=len(raw), sha256=whole, chunks=pieces), raw=raw)
+
+
+def _read_as(
+    descriptor: int,
+    path: str,
+    before: os.stat_result,
+    digests: Digests,
+    *,
+    raw: bytes | None = None,
+    by_chunks: bool = False,
+    elsewhere: bool = False,
+) -> ReadFile | Finding:
+    """The file as it was read, if it still is what it was `before`."""
+    if not unchanged(before, os.fstat(descriptor)) or digests.size != before.st_size:
         return found("tree.changed-while-read", file=path)
-    executable = bool(before.st_mode & 0o111)
-    entry = TreeEntry(path=path, size=size, executable=executable, sha256=whole, chunks=chunks)
-    return ReadFile(entry=entry, device=before.st_dev, inode=before.st_ino, raw=raw)
-
-
-def _hash_stream(
-    descriptor: int, *, expected: int, meter: _Meter | None, stopped: Event
-) -> tuple[int, str, tuple[str, ...]]:
-    """Size, SHA-256 and chunk digests of an open file, in bounded memory.
-
-    A file of one chunk is hashed once. A larger one is hashed whole and by chunk, the two on two threads. One that is
-    longer than `expected` is not read to its end: whoever appends as fast as we read would keep us for ever.
-    """
-    large = expected > CHUNK_BYTES
-    whole, piece, size = hashlib.sha256(), hashlib.sha256(), 0
-    chunks: list[str] = []
-    buffers = (bytearray(_BLOCK_BYTES), bytearray(_BLOCK_BYTES))  # one is hashed while the other is filled
-    with _helper(large) as helper:
-        busy: Future[None] | None = None
-        turn = 0
-        while count := os.readv(descriptor, [buffers[turn]]):
-            if stopped.is_set():
-                raise CancelledError
-            block = memoryview(buffers[turn])[:count]
-            if helper is None:
-                whole.update(block)
-            else:
-                if busy is not None:
-                    busy.result()
-                busy = helper.submit(whole.update, block)
-                room = CHUNK_BYTES - size % CHUNK_BYTES
-                piece.update(block[:room])
-                if count >= room:
-                    chunks.append(piece.hexdigest())
-                    piece = hashlib.sha256(block[room:])
-            size += count
-            turn = 1 - turn
-            if meter is not None:
-                meter.add(count)
-            if size > expected:
-                break
-        if busy is not None:
-            busy.result()
-    digest = whole.hexdigest()
-    if helper is None:
-        return size, digest, (digest,) if size else ()
-    if size % CHUNK_BYTES:
-        chunks.append(piece.hexdigest())
-    return size, digest, tuple(chunks)
-
-
-@contextmanager
-def _helper(wanted: bool) -> Iterator[ThreadPoolExecutor | None]:
-    if not wanted:
-        yield None
-        return
-    with ThreadPoolExecutor(1, thread_name_prefix="hash-whole") as helper:
-        yield helper
+    entry = TreeEntry(
+        path=path,
+        size=digests.size,
+        executable=bool(before.st_mode & 0o111),
+        sha256=digests.sha256,
+        chunks=digests.chunks,
+    )
+    return ReadFile(
+        entry=entry,
+        device=before.st_dev,
+        inode=before.st_ino,
+        raw=raw,
+        by_chunks=by_chunks,
+        cached=digests.cached,
+        elsewhere=elsewhere,
+    )
 
 
 def _open_fault(directory: int, name: str, shown: str, error: OSError) -> Finding:

@@ -164,10 +164,10 @@ def test_a_checkout_that_changes_while_it_is_compared_is_not_accepted(
     archive: Path, release: Any, kit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkout = kit.small_source(tmp_path / "checkout")
-    genuine, done = os.readv, []
+    genuine, done = os.preadv, []
 
-    def readv(descriptor: int, buffers: Any) -> int:
-        count = genuine(descriptor, buffers)
+    def preadv(descriptor: int, buffers: Any, offset: int) -> int:
+        count = genuine(descriptor, buffers, offset)
         if count and not done:
             done.append(True)
             for path in checkout.rglob("*.md"):
@@ -175,7 +175,7 @@ def test_a_checkout_that_changes_while_it_is_compared_is_not_accepted(
                     stream.write(b"more")
         return count
 
-    monkeypatch.setattr(os, "readv", readv)
+    monkeypatch.setattr(os, "preadv", preadv)
     report = verify("verify", "bundle", archive, "--key", release.public, "--checkout", checkout)
     assert report["exit_code"] in (1, 5)
 

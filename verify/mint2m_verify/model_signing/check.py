@@ -16,6 +16,7 @@ from mint2m_verify.anchor import Anchor, ConsistencyOnly, KeyAnchor, NoAnchor, V
 from mint2m_verify.documents import TreeEntry
 from mint2m_verify.finding import Finding, FindingError, NamedDigest, Report, Standing, found
 from mint2m_verify.findings import Check, Findings
+from mint2m_verify.hashed import hashed_notes, hashed_standing, hashed_words
 from mint2m_verify.model_signing.files import ModelFiles, place_within, read_model
 from mint2m_verify.model_signing.form import (
     DEFAULT_IGNORES,
@@ -26,7 +27,7 @@ from mint2m_verify.model_signing.form import (
 )
 from mint2m_verify.model_signing.hint import pem_hint
 from mint2m_verify.named_input import read_named
-from mint2m_verify.seal import megabytes, short
+from mint2m_verify.seal import short
 from mint2m_verify.signers.bundle_form import STATEMENT_PAYLOAD
 from mint2m_verify.signing import key_id, verify_bytes
 from mint2m_verify.sigstore_bundle import Envelope, SignedBundle, read_bundle
@@ -77,8 +78,9 @@ def verify_model(
         log.judge(required, _standing(anchor), vouched.check())
     beside = place_within(root, signature)
     own = () if beside is None else (beside,)
+    ignored = (*own, *(() if statement is None else statement.ignored))
     model = read_model(
-        root, ignored=(*own, *(() if statement is None else statement.ignored)), progress=options.progress
+        root, ignored=ignored, progress=options.progress, journal=options.journal, elsewhere=options.elsewhere
     )
     log.add(check_outside(anchor, root, model.files))
     required = "every file as it was signed"
@@ -87,11 +89,11 @@ def verify_model(
         log.not_reached(required, (name,))
     else:
         log.judge("nothing of weight is left out", Standing.CHECKED, _check_ignored(statement, own, model, name))
-        log.judge(required, Standing.CHECKED, _compare(statement, model, name))
+        log.judge(required, hashed_standing(model.files), _compare(statement, model, name))
     about = About(
         subject=str(root),
         command="verify checkpoint",
-        not_checked=_not_checked(model),
+        not_checked=(*_not_checked(model), *hashed_notes(model.files)),
         digests=() if statement is None else (NamedDigest(name="model", sha256=subject_digest(statement.resources)),),
     )
     return finish(about, log, anchor, options, None, vouched)
@@ -187,7 +189,7 @@ def _compare(statement: ModelStatement, model: ModelFiles, name: str) -> Check:
         same = entry or by_digest.get(resource.sha256)
         wanted.append(_as_entry(resource.path, resource.sha256, same))
     yield from compare(wanted, model.entries, committed_by=name, blocked=blocked)
-    return f"{len(model.files)} of {len(statement.resources)}, {megabytes(model.total_bytes)} re-hashed"
+    return f"{len(model.files)} of {len(statement.resources)}, {hashed_words(model.files)}"
 
 
 def _as_entry(path: str, sha256: str, same: TreeEntry | None) -> TreeEntry:

@@ -6,14 +6,16 @@ like one over all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from mint2m_verify.documents import TreeEntry
+from mint2m_verify.elsewhere import HashedElsewhere
 from mint2m_verify.finding import Finding
+from mint2m_verify.hash_journal import HashJournal
 from mint2m_verify.model_signing.form import is_ignored
-from mint2m_verify.walk import Progress, ReadFile, read_tree
+from mint2m_verify.walk import Hashing, Progress, ReadFile, read_tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +35,18 @@ class ModelFiles:
         return sum(entry.size for entry in self.entries)
 
 
-def read_model(root: Path, *, ignored: Iterable[str], progress: Progress | None = None) -> ModelFiles:
-    """Everything below `root`, each file read once; raises as `walk.read_tree`."""
+def read_model(
+    root: Path,
+    *,
+    ignored: Iterable[str],
+    progress: Progress | None = None,
+    journal: HashJournal | None = None,
+    elsewhere: Mapping[str, HashedElsewhere] | None = None,
+) -> ModelFiles:
+    """Everything below `root`, each file read once; raises as `walk.read_tree`. Such a signature knows no chunks."""
     left_out = tuple(ignored)
-    snapshot = read_tree(root, keep=lambda _: 0, progress=progress)
+    hashing = Hashing(chunks=False, journal=journal, elsewhere=elsewhere or {})
+    snapshot = read_tree(root, keep=lambda _: 0, progress=progress, hashing=hashing)
     return ModelFiles(
         files=tuple(file for file in snapshot.files if not is_ignored(file.path, left_out)),
         skipped=tuple(file.path for file in snapshot.files if is_ignored(file.path, left_out)),

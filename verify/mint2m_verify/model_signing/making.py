@@ -22,7 +22,7 @@ from mint2m_verify.model_signing.form import (
     encode_statement,
 )
 from mint2m_verify.model_signing.hint import pem_hint
-from mint2m_verify.sealing import own_anchor
+from mint2m_verify.sealing import Elsewhere, own_anchor
 from mint2m_verify.signers import bundle_form
 from mint2m_verify.signers.bundle_form import STATEMENT_PAYLOAD
 from mint2m_verify.signers.key_signer import KeySigner
@@ -31,7 +31,14 @@ from mint2m_verify.signing import create_file
 from mint2m_verify.walk import Progress
 
 
-def sign_model(root: Path, signer: KeySigner, *, output: Path, progress: Progress | None = None) -> bytes:
+def sign_model(
+    root: Path,
+    signer: KeySigner,
+    *,
+    output: Path,
+    progress: Progress | None = None,
+    elsewhere: Elsewhere | None = None,
+) -> bytes:
     """The signature of every file below `root`, as a Sigstore bundle; `output` is where it will lie.
 
     Raises:
@@ -40,7 +47,7 @@ def sign_model(root: Path, signer: KeySigner, *, output: Path, progress: Progres
     _check_key(signer)
     beside = place_within(root, output)
     ignored = sorted({*DEFAULT_IGNORES, *(() if beside is None else (beside,))})
-    model = read_model(root, ignored=ignored, progress=progress)
+    model = read_model(root, ignored=ignored, progress=progress, elsewhere=elsewhere)
     for fault in model.findings:
         raise FindingError(fault)
     if not model.files:
@@ -60,12 +67,19 @@ def sign_model(root: Path, signer: KeySigner, *, output: Path, progress: Progres
 
 
 def sign_and_verify(
-    root: Path, signer: Signer, output: Path, *, key_file: Path | None = None, progress: Progress | None = None
+    root: Path,
+    signer: Signer,
+    output: Path,
+    *,
+    key_file: Path | None = None,
+    progress: Progress | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Report:
     """Sign `root`, write the signature to a new file and verify it with the signer's own public key.
 
     Args:
         key_file: where the signer's key lies, which must not be among the files that are signed.
+        elsewhere: what other machines of the signer have read of the tree, by path.
 
     Raises:
         FindingError: `file.exists`, `file.unwritable`, or as `sign_model`; nothing is left then.
@@ -74,9 +88,10 @@ def sign_and_verify(
         raise FindingError(found("file.exists", file=str(output)))
     if not isinstance(signer, KeySigner):
         raise FindingError(found("model-signature.key-unsupported", actual=signer.describe()))
-    create_file(output, sign_model(root, signer, output=output, progress=progress))
+    create_file(output, sign_model(root, signer, output=output, progress=progress, elsewhere=elsewhere))
     try:
-        report = verify_model(root, output, own_anchor(signer, key_file), VerifyOptions(progress=progress))
+        options = VerifyOptions(progress=progress, elsewhere=elsewhere or {})
+        report = verify_model(root, output, own_anchor(signer, key_file), options)
         for fault in report.roots:
             raise FindingError(fault)
     except BaseException:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mint2m_verify import __version__
 from mint2m_verify.catalogue import entry
-from mint2m_verify.exhibits import Chain, Measures, PlacedRank, Placement, Timeline
+from mint2m_verify.exhibits import Chain, Measures, PlacedRank, Placement, Table, Timeline
 from mint2m_verify.finding import Finding, Report, Verdict
 from mint2m_verify.render.escape import escape
 from mint2m_verify.render.places import place
@@ -81,6 +81,7 @@ def render_html(report: Report) -> str:
         chains=[item for item in report.exhibits if isinstance(item, Chain)],
         placements=[(item, _rows(item)) for item in report.exhibits if isinstance(item, Placement)],
         timelines=[(item, _lanes(item)) for item in report.exhibits if isinstance(item, Timeline) and item.bars],
+        tables=[item for item in report.exhibits if isinstance(item, Table)],
         measures=[item for item in report.exhibits if isinstance(item, Measures)],
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from mint2m_verify.exhibits import Table
 from mint2m_verify.finding import Finding, Report, Verdict
 from mint2m_verify.render.escape import escape
 from mint2m_verify.render.text import WORDS
@@ -33,6 +34,8 @@ def _lines(report: Report) -> Iterator[str]:
         yield f"Claim scope {code(report.claim_scope)}."
     if report.verdict is not Verdict.ACCEPTED:
         yield from _causes(report)
+    for table in (item for item in report.exhibits if isinstance(item, Table)):
+        yield from _table(table)
     if report.requirements:
         yield ""
         yield "### Required and found"
@@ -76,6 +79,19 @@ def _cause(finding: Finding, follow: Sequence[Finding]) -> Iterator[str]:
     ids = list(dict.fromkeys(item.id for item in follow))
     if ids:
         yield f"  - follows from it: {', '.join(f'`{id}`' for id in ids[:20])}"
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield ""
+    yield f"### {table.title}"
+    yield ""
+    yield f"| {' | '.join(table.heads)} |"
+    yield f"|{' --- |' * len(table.heads)}"
+    for row in table.rows[:_MOST]:
+        yield f"| {' | '.join(cell(part) for part in row)} |"
+    if len(table.rows) > _MOST:
+        yield ""
+        yield f"{len(table.rows) - _MOST} more: `--format json` lists all"
 
 
 def _trust(report: Report) -> Iterator[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mint2m_verify.finding import Finding, Report, Requirement, Verdict
+from mint2m_verify.exhibits import Table
+from mint2m_verify.finding import Finding, Report, Verdict
 from mint2m_verify.render.escape import escape
 
 #: The verdict as people read it first.
@@ -56,7 +57,7 @@ def _headline(report: Report, *, colour: bool) -> str:
 
 def _accepted(report: Report) -> Iterator[str]:
     yield ""
-    yield from _table(report.requirements)
+    yield from _body(report)
     if report.trust.digests:
         yield ""
         width = max(len(item.name) for item in report.trust.digests)
@@ -79,7 +80,7 @@ def _refused(report: Report, *, colour: bool) -> Iterator[str]:
         yield f"… and {len(roots) - _SHOWN} more; --format json lists all"
         yield ""
     if report.comparison:
-        yield from _table(report.requirements)
+        yield from _body(report)
         yield ""
     yield from _closing(report)
 
@@ -117,12 +118,21 @@ def _closing(report: Report) -> Iterator[str]:
         yield f"More: mint2m explain {report.roots[0].id}"
 
 
-def _table(rows: Sequence[Requirement]) -> Iterator[str]:
-    cells = [(escape(row.required), escape(row.found), row.standing.value) for row in rows]
-    heads = ("required", "found", "standing")
-    widths = [max(len(cell[i]) for cell in [heads, *cells]) for i in range(2)]
-    for cell in [heads, *cells]:
-        yield f"{cell[0].ljust(widths[0])}   {cell[1].ljust(widths[1])}   {cell[2]}"
+def _body(report: Report) -> Iterator[str]:
+    """The report's own table where it has one, which says the same in fewer lines; else the rows."""
+    tables = [item for item in report.exhibits if isinstance(item, Table)]
+    for item in tables:
+        yield from _table(item.heads, item.rows)
+    if not tables:
+        cells = [(row.required, row.found, row.standing.value) for row in report.requirements]
+        yield from _table(("required", "found", "standing"), cells)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    cells = [heads, *([escape(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(heads))]
+    for row in cells:
+        yield "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _not_checked(items: Sequence[str]) -> Iterator[str]:
