@@ -2,7 +2,8 @@
 
 The rule: everything that can be refused is refused before Ray starts; from the first journal line on, every way out
 goes through the same shutdown; and a receipt is written only when all phases ran and everything owned is absent. A
-failure or an interrupt leaves inputs, plan and journal, and no receipt.
+failure or an interrupt leaves inputs, plan and journal, finished files of the phases that were completed, and instead
+of the receipt a failed receipt, which says where it stopped and that no weight was changed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mint2m_trainer.cluster.directory import prepare, remove_half_written
+from mint2m_trainer.cluster.failure import Stopped, discard_unreceipted, write_failed_receipt
 from mint2m_trainer.cluster.interrupt import Interrupted, Stop
 from mint2m_trainer.cluster.journal import Journal, read, utc_now
 from mint2m_trainer.cluster.leftovers import settle_local
@@ -24,6 +26,7 @@ from mint2m_trainer.cluster.narration import phase_line, stage_name
 from mint2m_trainer.cluster.outcome import Ended, disagreements, rank_sessions, write_receipt
 from mint2m_trainer.cluster.progress import Silent, Watcher
 from mint2m_trainer.cluster.ray_session import LOCAL, RaySession, close_ray, open_ray, ray_silenced
+from mint2m_trainer.outputs import present
 from mint2m_verify import layout
 from mint2m_verify.deployment_files import PlannedInputs
 from mint2m_verify.doctor import Examination
@@ -91,12 +94,29 @@ def train(
     prepare(root, plan, inputs, examination.doctor)
     execution_id = secrets.token_hex(32)
     started_at = utc_now()
+    found_there = present(root)
     with Journal.create(journal_path, plan_sha256=plan.plan_sha256, execution_id=execution_id) as journal:
         journal.write("opened", detail=f"mint2m train of {plan.run_id}")
         run = _Run(root=root.resolve(), plan=plan, inputs=inputs, journal=journal, watcher=watcher, backend=backend)
-        ended = run.through()
-    sessions = rank_sessions(plan, execution_id, run.hellos, run.replies, ended)
-    receipt = write_receipt(root, plan, sessions, ended, started_at=started_at, ended_at=utc_now())
+        try:
+            ended = run.through()
+            sessions = rank_sessions(plan, execution_id, run.hellos, run.replies, ended)
+            receipt = write_receipt(root, plan, sessions, ended, started_at=started_at, ended_at=utc_now())
+        except BaseException as fault:
+            discarded = discard_unreceipted(root, run.stage, but=found_there)
+            write_failed_receipt(
+                root,
+                plan,
+                fault,
+                Stopped(
+                    execution_id=execution_id,
+                    started_at=started_at,
+                    stage=run.stage,
+                    completed=tuple(run.replies),
+                    discarded=discarded,
+                ),
+            )
+            raise
     return Trained(receipt=receipt, replies=run.replies)
 
 
@@ -111,7 +131,7 @@ class _Run:
         self._stop = Stop()
         self._session: RaySession | None = None
         self._ranks: Ranks | None = None
-        self._stage = "start"
+        self.stage = "start"
         self.hellos: tuple[Hello, ...] = ()
         self.replies: dict[str, tuple[PhaseReply, ...]] = {}
 
@@ -134,7 +154,7 @@ class _Run:
         hint = f"{self._cleanup_command()} looks again"
         if interrupt is not None:
             what = f"still there: {', '.join(remaining)}" if remaining else "everything this run owned is absent"
-            raise FindingError(found("run.interrupted", stage=self._stage, actual=what, hint=hint)) from interrupt
+            raise FindingError(found("run.interrupted", stage=self.stage, actual=what, hint=hint)) from interrupt
         if remaining:
             raise FindingError(found("run.cleanup-incomplete", actual=", ".join(remaining), hint=hint))
         return ended
@@ -167,7 +187,7 @@ class _Run:
             raise RuntimeError("no ranks to drive")
         for phase in self._plan.phases:
             self._stop.check()
-            self._stage, begun = phase, time.monotonic()
+            self.stage, begun = phase, time.monotonic()
             self._watcher.advance(stage_name(phase), 0, 1)
             replies = self._ranks.run(phase, self._tell)
             for fault in disagreements(replies):
@@ -177,10 +197,11 @@ class _Run:
             line = phase_line(self._plan, self._inputs.fixture.rollout, replies, time.monotonic() - begun)
             if line is not None:
                 self._watcher.stage(line.name, line.text)
+        self.stage = "receipt"
 
     def _tell(self, word: Progress) -> None:
         # All ranks work on the same units in lock step, so rank 0 speaks for all.
-        if word.rank == 0 and word.phase == self._stage:
+        if word.rank == 0 and word.phase == self.stage:
             self._watcher.advance(stage_name(word.phase), word.done, word.total)
 
     def _task(self, rank: int) -> RankTask:
@@ -234,7 +255,7 @@ class _Run:
         if remaining:
             self._journal.write("cleanup-failed", detail="; ".join(remaining))
         else:
-            self._journal.write("closed", detail="complete" if complete else f"stopped in {self._stage}")
+            self._journal.write("closed", detail="complete" if complete else f"stopped in {self.stage}")
         names, placement = {item.name for item in owned}, self._plan.placement
         ended = Ended(
             actor_ids=ids,

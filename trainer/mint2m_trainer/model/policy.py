@@ -70,6 +70,10 @@ class Policy:
         """The whole finalized gradient, on every rank; a collective."""
         return self.gather({name: p.main_grad for name, p in self.trainable()}, phase)
 
+    def local_gradients(self) -> Sequence[tuple[str, Tensor]]:
+        """This rank's own gradient so far by PEFT name, before any reduction."""
+        return tuple((name, p.main_grad) for name, p in self.trainable())
+
     def replicated_gradient_bytes(self) -> int:
         """Payload of the gradient reduction: what every rank holds; experts' gradients stay where they are."""
         grads = [p.main_grad for _, p in self.trainable() if getattr(p, "allreduce", True)]
