@@ -87,6 +87,9 @@ def run(
     instance_nonce: Annotated[str | None, typer.Option("--instance-nonce", help="New text; random if absent.")] = None,
     run_id: Annotated[str | None, typer.Option("--run-id", help="Label of the run.")] = None,
     output: Annotated[Path | None, typer.Option("--output", metavar="DIR", help="New run directory.")] = None,
+    instruments: Annotated[
+        Path | None, typer.Option("--instruments", metavar="DIR", help="New directory for traces, routing and audit.")
+    ] = None,
     key: Key = None,
     passphrase_file: PassphraseFile = None,
     signer: SignerUri = None,
@@ -124,6 +127,7 @@ def run(
         signer=ChosenSigner(signer=options.choose(ask=ask), source=key) if options.given else None,
         run_id=run_id,
         instance_nonce=instance_nonce,
+        instruments=instruments,
     )
     with stage_log() as log:
         result = whole_run(request, log)

@@ -19,7 +19,7 @@ from mint2m_trainer.deployments import PACKAGED, build
 from mint2m_verify import layout
 from mint2m_verify.anchor import VerifyOptions
 from mint2m_verify.deployment_files import PlannedInputs
-from mint2m_verify.doctor import Examination, examine_run
+from mint2m_verify.doctor import examine_run
 from mint2m_verify.doctor.machine import backend_fault
 from mint2m_verify.documents.inputs import Deployment, RunProfile
 from mint2m_verify.documents.plan import Plan
@@ -51,6 +51,7 @@ class RunRequest:
     signer: ChosenSigner | None = None
     run_id: str | None = None
     instance_nonce: str | None = None
+    instruments: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,7 @@ def run(request: RunRequest, watcher: Watcher | None = None, *, backend: str = B
 
 def _run(request: RunRequest, run_id: str, nonce: str, watcher: Watcher, backend: str) -> RunResult:
     deployment, directory = _locate(request, run_id)
+    instruments = None if request.instruments is None else _instruments(request.instruments, directory)
     packaged = deployment != Path(request.deployment)
     examination = examine_run(
         deployment,
@@ -103,13 +105,11 @@ def _run(request: RunRequest, run_id: str, nonce: str, watcher: Watcher, backend
     signer = request.signer or _deployed_signer(inputs, deployment)
     plan = build_plan(inputs, run_id=run_id, instance_nonce=nonce)
     watcher.stage("plan", plan_text(plan))
-    return _through(directory, plan, examination, signer, watcher, backend)
+    train(directory, plan, examination, watcher=watcher, backend=backend, instruments=instruments)
+    return _sealed(directory, plan, signer, watcher)
 
 
-def _through(
-    directory: Path, plan: Plan, examination: Examination, signer: ChosenSigner, watcher: Watcher, backend: str
-) -> RunResult:
-    train(directory, plan, examination, watcher=watcher, backend=backend)
+def _sealed(directory: Path, plan: Plan, signer: ChosenSigner, watcher: Watcher) -> RunResult:
     public_key = _public_half(directory, signer)
     seal_run(directory, signer.signer, progress=watcher.advance)
     watcher.stage("seal", f"{directory / layout.SEAL}  signed by {_words(signer, public_key)}")
@@ -175,6 +175,22 @@ def _check_new(directory: Path) -> None:
     beside = directory.with_name(f"{directory.name}.pub")
     if beside.exists():
         raise FindingError(found("output.not-empty", file=str(beside)))
+
+
+def _instruments(wanted: Path, directory: Path) -> Path:
+    """A new directory for what the instruments see; outside the run directory, whose every file is evidence."""
+    place, root = wanted.resolve(), directory.resolve()
+    if place == root or root in place.parents:
+        raise FindingError(
+            found("usage.invalid", expected="--instruments outside the run directory", actual=str(wanted))
+        )
+    if wanted.is_symlink() or (wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir()))):
+        raise FindingError(found("output.not-empty", file=str(wanted)))
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise FindingError(found("file.unwritable", file=str(wanted), actual=fault.strerror)) from fault
+    return place
 
 
 def _run_id(deployment: str) -> str:

@@ -66,6 +66,7 @@ def train(
     journal_path: Path | None = None,
     watcher: Watcher | None = None,
     backend: str = BACKEND,
+    instruments: Path | None = None,
 ) -> Trained:
     """Run the plan in the run directory `root`.
 
@@ -75,6 +76,7 @@ def train(
         examination: of this deployment, by the doctor, just now.
         journal_path: `root/ownership.jsonl` unless given.
         backend: `module:attribute` of the update; its module also has `RankInputs`.
+        instruments: directory, outside `root`, for what the ranks' instruments see; None watches nothing.
 
     Raises:
         FindingError: `backend.unavailable`, `plan.*`, `ownership.exists`, `ray.*`, `rank.*`, `run.*`.
@@ -97,7 +99,15 @@ def train(
     found_there = present(root)
     with Journal.create(journal_path, plan_sha256=plan.plan_sha256, execution_id=execution_id) as journal:
         journal.write("opened", detail=f"mint2m train of {plan.run_id}")
-        run = _Run(root=root.resolve(), plan=plan, inputs=inputs, journal=journal, watcher=watcher, backend=backend)
+        run = _Run(
+            root=root.resolve(),
+            plan=plan,
+            inputs=inputs,
+            journal=journal,
+            watcher=watcher,
+            backend=backend,
+            instruments=instruments,
+        )
         try:
             ended = run.through()
             sessions = rank_sessions(plan, execution_id, run.hellos, run.replies, ended)
@@ -124,10 +134,19 @@ class _Run:
     """The part of a run during which something is owned."""
 
     def __init__(
-        self, *, root: Path, plan: Plan, inputs: PlannedInputs, journal: Journal, watcher: Watcher, backend: str
+        self,
+        *,
+        root: Path,
+        plan: Plan,
+        inputs: PlannedInputs,
+        journal: Journal,
+        watcher: Watcher,
+        backend: str,
+        instruments: Path | None,
     ) -> None:
         self._root, self._plan, self._inputs = root, plan, inputs
         self._journal, self._watcher, self._backend = journal, watcher, backend
+        self._instruments = instruments
         self._stop = Stop()
         self._session: RaySession | None = None
         self._ranks: Ranks | None = None
@@ -220,6 +239,7 @@ class _Run:
             execution_id=self._journal.execution_id,
             image_digest=plan.deployment.image_digest,
             backend=self._backend,
+            instruments=self._instruments,
         )
 
     def _cleanup_command(self) -> str:

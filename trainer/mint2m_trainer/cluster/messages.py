@@ -31,6 +31,8 @@ class RankTask:
     image_digest: str | None
     #: `module:attribute` of the class that makes the update.
     backend: str
+    #: Where the rank's instruments write; None watches nothing.
+    instruments: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
