@@ -1,4 +1,4 @@
-"""`mint2m parity export | compare | trace`: one update's numbers, how far two of them are apart, and where they part."""
+"""`mint2m parity export | compare | trace`: one update's numbers, how far two are apart, and where they part."""
 
 from __future__ import annotations
 
