@@ -263,7 +263,7 @@ def write_export(run_dir: Path, out: Path, case: str, mode: str, ranks: int, dty
         "clipped_low": scores.clipped_low,
         "clipped_high": scores.clipped_high,
         "scored_tokens": scores.scored_tokens,
-        "advantages": list(scores.advantages),
+        "advantages": None if scores.advantages is None else list(scores.advantages),
         "gradient_norm": scores.gradient_norm,
         "clip_coefficient": scores.clip_coefficient,
     }

@@ -77,7 +77,7 @@ def check_numbers(
         ("/prompt_tokens", profile.context.prompt_tokens, receipt.prompt_tokens),
         ("/chunk_tokens", profile.prefix.chunk_tokens, receipt.chunk_tokens),
         ("/prefix_gradient", profile.prefix.gradient, receipt.prefix_gradient),
-        ("/signal", "signal" if any(scores.advantages) else "no-signal", receipt.signal),
+        ("/signal", "signal" if scores.has_signal else "no-signal", receipt.signal),
         ("/loss", scores.loss, receipt.loss),
         ("/gradient_norm", scores.gradient_norm, receipt.gradient_norm),
         ("/clip_coefficient", scores.clip_coefficient, receipt.clip_coefficient),

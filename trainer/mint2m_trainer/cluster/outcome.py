@@ -158,7 +158,7 @@ def write_receipt(
         prefix_backwards=0 if reverse is None else _recorded(reverse.backward_calls, phases.PREFIX_BACKWARD),
         finalize_calls=_recorded(finalize.finalize_calls, phases.FINALIZE),
         optimizer_steps=_recorded(step.optimizer_steps, phases.OPTIMIZER_STEP),
-        signal="signal" if any(scores.advantages) else "no-signal",
+        signal="signal" if scores.has_signal else "no-signal",
         max_row_difference=max((d for d in differences if d is not None), default=None),
         loss=scores.loss,
         gradient_norm=scores.gradient_norm,

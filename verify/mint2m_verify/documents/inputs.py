@@ -128,7 +128,13 @@ class OptimizerContract:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpoOptions:
-    """The constants of the loss; `norm_tokens` is the divisor of `sequence_sum_norm` and null elsewhere."""
+    """The constants of the loss; `norm_tokens` is the divisor of `sequence_sum_norm` and null elsewhere.
+
+    `advantage_source` `rollout` takes one advantage for each response token from the rollout; without it they follow
+    from the rewards.
+    """
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"advantage_source"})
 
     clip_low: float
     clip_high: float
@@ -140,6 +146,7 @@ class GrpoOptions:
     norm_tokens: int | None
     old_source: Source
     ref_source: Source
+    advantage_source: Literal["rewards", "rollout"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,15 +250,20 @@ class TrainingPayload(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout(Document):
-    """Prompt tokens, G responses, rewards, and log-probs of R or R-1 entries a response (null: to be recomputed)."""
+    """Prompt tokens, G responses, rewards, and log-probs of R or R-1 entries a response (null: to be recomputed).
+
+    `advantages`, R a response, are there only where the profile takes them from here.
+    """
 
     NAME: ClassVar[str] = "rollout"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"advantages"})
 
     prompt_tokens: tuple[int, ...]
     responses: tuple[tuple[int, ...], ...]
     rewards: tuple[float, ...]
     old_logprobs: tuple[tuple[float, ...], ...] | None
     ref_logprobs: tuple[tuple[float, ...], ...] | None
+    advantages: tuple[tuple[float, ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
