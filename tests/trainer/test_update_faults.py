@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,6 +18,8 @@ from mint2m_trainer.comm.groups import Comm, close_comm
 from mint2m_trainer.comm.together import RanksFailedError
 from mint2m_trainer.faults import Cause, cause_of
 from mint2m_trainer.optimizer import STANDARD_CONTRACT
+from mint2m_trainer.prefix.session import LocalLoss
+from mint2m_trainer.scoring import Group
 from mint2m_trainer.update import PhaseOutcome, RankInputs, Update, UpdateError
 from mint2m_verify import phases
 from mint2m_verify.documents import Rollout, RunProfile
@@ -29,6 +33,8 @@ from mint2m_verify.documents.inputs import (
     Timeouts,
     Topology,
 )
+
+from megatron.core import dist_checkpointing  # isort: skip
 
 PROMPT, LENGTHS, REWARDS = 13, (3, 2), (1.0, -1.0)
 OUTPUTS_LAST = {"adapter", "checkpoint", "optimizer-after.safetensors"}
@@ -273,9 +279,9 @@ def rank_fault(
     phase = _PREPARED[fault]
     try:
         before = until(update, phase)
-        _spoil(update, fault, rank)
         try:
-            update.run(phase)
+            with spoiled(update, fault, rank):
+                update.run(phase)
         except RuntimeError as error:
             return type(error).__name__, str(error), same(bits(update), before), on_disk(run_dir)
         return "none", "", False, on_disk(run_dir)
@@ -294,47 +300,40 @@ _PREPARED = {
 }
 
 
-def _spoil(update: Update, fault: str, rank: int) -> None:
-    def full(*_arguments: object, **_named: object) -> Any:
-        raise OSError(28, "No space left on device")
-
+@contextmanager
+def spoiled(update: Update, fault: str, rank: int) -> Iterator[None]:
+    """Scope in which `fault` is there, on one of two ranks; the ranks' processes live on with other tests."""
     trainable = update.policy.trainable()
-    # Ranks of a world are kept between tests: put back what an earlier one spoiled.
-    import mint2m_trainer.checkpoint as checkpoint
-
-    for place, name in (
-        (module, "write_adapter_copy"),
-        (module, "write_scores"),
-        (checkpoint.dist_checkpointing, "save"),
-    ):
-        real = _REAL.setdefault(name, getattr(place, name))
-        setattr(place, name, real)
-    match fault:
-        case "dense gradient" if rank == 1:
-            _first(trainable, "self_attn").main_grad[0, 0] = float("nan")
-        case "expert gradient" if rank == 1:
-            _first(trainable, ".experts.").main_grad[0, 0] = float("nan")
-        case "loss" if rank == 1:
-            real_loss = update._group.loss_of  # type: ignore[union-attr]
-
-            def lost(response: int, logp: Tensor, local: slice) -> Any:
-                made = real_loss(response, logp, local)
-                return replace(made, total=made.total * float("nan"), tokens=made.tokens * float("nan"))
-
-            update._group.loss_of = lost  # type: ignore[union-attr,method-assign]
-        case "contract" if rank == 1:
-            update.optimizer.optimizer.param_groups[0]["lr"] = 0.5
-        case "adapter's disk":
-            module.write_adapter_copy = full  # type: ignore[assignment]
-        case "scores' disk":
-            module.write_scores = full  # type: ignore[assignment]
-        case "checkpoint's disk" if rank == 1:
-            checkpoint.dist_checkpointing.save = lambda *given: (_REAL["save"](*given), full())
-        case _:
-            pass
+    with ExitStack() as stack:
+        match fault:
+            case "dense gradient" if rank == 1:
+                _first(trainable, ".layers.0.self_attn").main_grad[0, 0] = float("nan")
+            case "expert gradient" if rank == 1:
+                _first(trainable, ".experts.").main_grad[0, 0] = float("nan")
+            case "loss" if rank == 1:
+                stack.enter_context(patch.object(Group, "loss_of", _lost))
+            case "contract" if rank == 1:
+                update.optimizer.optimizer.param_groups[0]["lr"] = 0.5
+            case "adapter's disk":
+                stack.enter_context(patch.object(module, "write_adapter_copy", _full))
+            case "scores' disk":
+                stack.enter_context(patch.object(module, "write_scores", _full))
+            case "checkpoint's disk" if rank == 1:
+                real = dist_checkpointing.save
+                stack.enter_context(patch.object(dist_checkpointing, "save", lambda *g: (real(*g), _full())))
+        yield
 
 
-_REAL: dict[str, Any] = {}
+def _full(*_arguments: object, **_named: object) -> Any:
+    raise OSError(28, "No space left on device")
+
+
+def _lost(group: Group, response: int, logp: Tensor, local: slice) -> LocalLoss:
+    made = LOSS_OF(group, response, logp, local)
+    return LocalLoss(total=made.total * float("nan"), tokens=made.tokens * float("nan"))
+
+
+LOSS_OF = Group.loss_of
 
 
 def _first(trainable: Sequence[tuple[str, Any]], part: str) -> Any:
