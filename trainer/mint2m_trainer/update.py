@@ -24,6 +24,7 @@ from mint2m_trainer import compat, evidence
 from mint2m_trainer.checkpoint import save_checkpoint
 from mint2m_trainer.comm.groups import Comm, close_comm, open_comm
 from mint2m_trainer.comm.ledger import Ledger, Tag
+from mint2m_trainer.contract.positions import of_profile
 from mint2m_trainer.finite import check_finite
 from mint2m_trainer.instruments.watch import Watch
 from mint2m_trainer.kernels import choose_kernels
@@ -239,6 +240,7 @@ class Update:
                 seed=profile.lora.seed,
                 dtype=profile.model.dtype,
                 angle_dtype=profile.model.rope_angle_dtype,
+                positions=None if profile.model.positions is None else of_profile(profile.model.positions),
                 bounds=Bounds(head_tokens=profile.memory.head_tokens, expert_tokens=profile.memory.expert_tokens),
             ),
             comm,

@@ -77,6 +77,7 @@ def check_numbers(
         ("/prompt_tokens", profile.context.prompt_tokens, receipt.prompt_tokens),
         ("/chunk_tokens", profile.prefix.chunk_tokens, receipt.chunk_tokens),
         ("/prefix_gradient", profile.prefix.gradient, receipt.prefix_gradient),
+        ("/positions", profile.model.positions, receipt.positions),
         ("/signal", "signal" if scores.has_signal else "no-signal", receipt.signal),
         ("/loss", scores.loss, receipt.loss),
         ("/gradient_norm", scores.gradient_norm, receipt.gradient_norm),

@@ -164,6 +164,7 @@ def write_receipt(
         gradient_norm=scores.gradient_norm,
         clip_coefficient=scores.clip_coefficient,
         files=files,
+        positions=plan.profile.model.positions,
         cleanup=ReceiptCleanup(
             coordinator_absent=ended.coordinator_absent,
             placement_group_absent=ended.placement_group_absent,

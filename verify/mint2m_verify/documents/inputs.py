@@ -93,9 +93,37 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class YarnParameters:
+    """YaRN (arXiv 2309.00071) by Hugging Face's names; every member is stated, none has a default."""
+
+    rope_type: Literal["yarn"]
+    rope_theta: float
+    factor: float
+    original_max_position_embeddings: int
+    beta_fast: float
+    beta_slow: float
+    mscale: float
+    mscale_all_dim: float
+    truncate: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongPositions:
+    """Positions that a profile puts on a checkpoint in place of its own."""
+
+    max_position_embeddings: int
+    rope_parameters: YarnParameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelNumerics:
+    """`positions` stretches the checkpoint's positions; without it they are used as they are."""
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"positions"})
+
     dtype: Literal["float32", "bfloat16", "float64"]
     rope_angle_dtype: Literal["float32", "float64"]
+    positions: LongPositions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

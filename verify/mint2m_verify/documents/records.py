@@ -10,6 +10,7 @@ from mint2m_verify.documents.base import Document, FileRef, encode
 from mint2m_verify.documents.inputs import (
     ClaimScope,
     HardwareClass,
+    LongPositions,
     OptimizerContract,
     PrefixGradient,
     Source,
@@ -252,6 +253,7 @@ class TrainingReceipt(Document):
     """One GRPO update: what ran, bound to every file it left."""
 
     NAME: ClassVar[str] = "training-receipt"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"positions"})
 
     run_id: str
     plan_sha256: str
@@ -276,3 +278,4 @@ class TrainingReceipt(Document):
     clip_coefficient: float
     files: ReceiptFiles
     cleanup: ReceiptCleanup
+    positions: LongPositions | None = None
