@@ -138,7 +138,7 @@ def _unsupported(profile: RunProfile, file: str) -> list[Finding]:
 def _positions(profile: RunProfile, file: str) -> list[Finding]:
     """Stretched positions that contradict themselves or are too few for the prompt and a response.
 
-    A factor that is nearly the ratio rotates otherwise than the sampler that wrote the rollout, and no log-prob says so.
+    A factor that is nearly the ratio rotates otherwise than the sampler that wrote the rollout; no log-prob says so.
     """
     positions = profile.model.positions
     if positions is None:
