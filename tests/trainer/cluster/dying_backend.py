@@ -15,7 +15,7 @@ import mint2m_trainer.update as real
 from mint2m_trainer.update import PhaseOutcome, RankInputs, Update
 from mint2m_verify import phases
 
-PHASE, RANK, FILLER, LEFT = "DIES_IN_PHASE", "DIES_ON_RANK", "DISK_FILLER", "DISK_BYTES_LEFT"
+PHASE, RANK, FILLER, LEFT = "DIES_IN_PHASE", "DIES_ON_RANK", "DISK_FILLER", "DISK_ADAPTERS_LEFT"
 
 __all__ = ["DyingUpdate", "FillingUpdate", "RankInputs"]
 
@@ -40,11 +40,12 @@ class DyingUpdate(Update):
 
 
 class FillingUpdate(Update):
-    """An update whose disk has only so many bytes left when the checkpoint begins."""
+    """An update whose disk has room for only so many adapters when the checkpoint begins."""
 
     def run(self, phase: str, progress: Callable[[str, int, int], None]) -> PhaseOutcome:
         if phase == phases.CHECKPOINT and self._inputs.rank == 0:
-            _fill(Path(os.environ[FILLER]), int(os.environ[LEFT]))
+            adapter = self._inputs.run_dir / "artifacts/adapter-before/adapter_model.safetensors"
+            _fill(Path(os.environ[FILLER]), int(float(os.environ[LEFT]) * adapter.stat().st_size))
         return super().run(phase, progress)
 
 

@@ -117,7 +117,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", str(place)], capture_output=True, text=True, check=False
     )
     if mounted.returncode:
         pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
@@ -125,23 +125,29 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
-@pytest.mark.parametrize("part", ["nothing", "adapter and moments", "half the checkpoint"])
+@pytest.mark.parametrize(
+    "room",
+    [
+        pytest.param(0, id="nothing"),
+        pytest.param(2, id="adapter-and-half-of-the-moments"),
+        pytest.param(3.3, id="adapter-and-moments"),
+        pytest.param(4.5, id="half-of-the-checkpoint"),
+    ],
+)
 def test_a_full_disk_at_the_checkpoint_leaves_the_old_weights_and_a_failed_receipt(
-    tmp_path: Path, disk: Path, tiny_deployment: Callable[..., Path], part: str
+    tmp_path: Path, disk: Path, tiny_deployment: Callable[..., Path], room: float
 ) -> None:
+    """Room is in adapters: of this one the moments are two, and the checkpoint is three."""
     deployment, root = tiny_deployment(tmp_path / "given"), disk / "out"
     before = digests(tmp_path / "given")
-    # Of the tiny model: adapter A, moments 2 A, checkpoint 3 A. The page of tmpfs is 4 KiB.
-    adapter = 350_000
-    left = {"nothing": 0, "adapter and moments": 3 * adapter + 100_000, "half the checkpoint": int(4.5 * adapter)}[part]
     code, report, errors = run(
-        deployment, root, "FillingUpdate", DISK_FILLER=str(disk / "filler"), DISK_BYTES_LEFT=str(left)
+        deployment, root, "FillingUpdate", DISK_FILLER=str(disk / "filler"), DISK_ADAPTERS_LEFT=str(room)
     )
     assert code == 5, report
-    assert report["findings"][0]["id"] == ("tool.io" if part == "nothing" else "rank.resource"), report
+    assert report["findings"][0]["id"] == ("tool.io" if room == 0 else "rank.resource"), report
     assert "Traceback" not in errors
     assert digests(tmp_path / "given") == before
-    if part == "nothing":
+    if room == 0:
         # Not even the journal can be written, nor a receipt of any kind; but nothing half-written is there.
         assert not list(half_written(root))
         for name in ("receipt.json", "adapter", "checkpoint", "attestations"):
