@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -320,15 +320,19 @@ class Update:
 
     def _grpo(self, response: int, progress: Progress) -> PhaseEvidence:
         group, session, comm = _there(self._group), _there(self._session), _there(self._comm)
-        mine: list[LocalLoss] = []
+        mine: list[tuple[str, Tensor]] = []
 
         def loss_of(logp: Tensor, local: slice) -> LocalLoss:
-            mine.append(group.loss_of(response, logp, local))
-            return mine[-1]
+            made = group.loss_of(response, logp, local)
+            mine.extend([("by token of", made.tokens[:, LOSS]), ("of", made.total.detach())])
+            return made
 
         result = session.replay(response, loss_of)
         # Only here: every rank must have gone backward, since the ranks' collectives pair up.
-        comm.together(f"grpo-{response}", lambda: _check_losses(response, mine))
+        comm.together(
+            f"grpo-{response}",
+            lambda: check_finite("loss", [(f"{kind} response {response}", loss) for kind, loss in mine]),
+        )
         outcome = group.outcome(response, result)
         if not math.isfinite(outcome.share):
             raise UpdateError(f"the loss of response {response} is {outcome.share}")
@@ -474,13 +478,6 @@ class Update:
             profile=self._profile,
             rewards=self._inputs.rollout.rewards,
         )
-
-
-def _check_losses(response: int, mine: Sequence[LocalLoss]) -> None:
-    """Refuse this rank's part of a response's loss where a token's is not finite."""
-    for part in mine:
-        check_finite("loss by token of", [(f"response {response}", part.tokens[:, LOSS])])
-        check_finite("loss of", [(f"response {response}", part.total.detach())])
 
 
 def _there(value: T | None) -> T:
