@@ -46,7 +46,11 @@ COMMANDS = (
     _listed("trust", "trust_commands", "Write, explain and export what trust rests on."),
     _listed("parity", "parity_commands", "Export and compare the numbers of an update."),
     _listed("evidence", "evidence_commands", "Compare runs, and bind what is published."),
-    _listed("model", "model_commands", "Make a tiny model snapshot, or the manifest of one."),
+    _listed(
+        "model",
+        "model_commands",
+        "Make a tiny model snapshot, or the manifest of one; write an adapter for another loader.",
+    ),
     _listed("fixture", "fixture_commands", "Build and check training fixtures."),
     _listed("payload", "payload_commands", "Build the deterministic payload of a long prompt."),
     _listed("schema", "schema_commands", "List, show and apply the JSON Schemas of all documents."),

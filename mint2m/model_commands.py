@@ -1,4 +1,4 @@
-"""`mint2m model init-tiny | manifest`: snapshots in Hugging Face layout."""
+"""`mint2m model init-tiny | manifest | export-adapter`: snapshots in Hugging Face layout, adapters in PEFT's."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from mint2m.outcome import Outcome
 
 def register(app: typer.Typer) -> None:
     """Add the `model` group."""
-    group = typer.Typer(help="Make a tiny model snapshot, or the manifest of one.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Make a tiny model snapshot, or the manifest of one; write an adapter for another loader.",
+        no_args_is_help=True,
+    )
     group.command("init-tiny")(init_tiny)
     group.command("manifest")(manifest)
+    group.command("export-adapter")(export_adapter)
     app.add_typer(group, name="model")
 
 
@@ -46,3 +50,19 @@ def manifest(
         return Outcome(text=made.encode().decode("utf-8"), exact=True)
     write_atomic(output, made.encode())
     return Outcome(text=f"model_manifest_sha256  {made.sha256}\nroot_sha256            {made.root_sha256}")
+
+
+def export_adapter(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="PEFT adapter, such as a run's adapter/.")],
+    output: Annotated[Path, typer.Option("--output", metavar="DIR", help="New directory.")],
+    fused: Annotated[bool, typer.Option("--fused", help="For transformers 5: experts as fused parameters.")] = False,
+) -> Outcome:
+    """Check an adapter whole and write it in canonical form, or with fused experts; the function stays the same."""
+    from mint2m_verify.doctor.machine import require_trainer
+
+    require_trainer()
+    from mint2m_trainer.adapter_export import export_adapter as export
+
+    made = export(directory, output, fused=fused)
+    shape = f"{made.modules} modules, {made.tensors} tensors, rank {made.rank}"
+    return Outcome(text=f"{output}  {shape}\nroot_sha256  {made.root_sha256}")

@@ -1,4 +1,4 @@
-"""`mint2m parity export | compare`: one update's numbers, and how far two of them are apart."""
+"""`mint2m parity export | compare | trace`: one update's numbers, how far two are apart, and where they part."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Export and compare the numbers of an update.", no_args_is_help=True)
     group.command("export")(export)
     group.command("compare")(compare)
+    group.command("trace")(trace)
     app.add_typer(group, name="parity")
 
 
@@ -103,3 +104,21 @@ def compare(
     )  # fmt: skip
     label = None if case is None else case.value
     return present(compare_directories(reference, candidate, bounds, case=label), form)
+
+
+def trace(
+    reference: Annotated[Path, typer.Argument(metavar="REF", help="Directory of `run --instruments`.")],
+    candidate: Annotated[Path, typer.Argument(metavar="CAND", help="The same of the run to be judged.")],
+    relative: Annotated[
+        float, typer.Option("--max-relative", min=0, help="Largest difference of a hidden state, of its norm.")
+    ] = 1e-4,
+    common_only: Annotated[bool, typer.Option("--common-only", help="Leave out what one run has alone.")] = False,
+    form: Annotated[Format, typer.Option("--format", help="text or json.")] = Format.TEXT,
+) -> Outcome:
+    """Name the first layer, token and rank in which two watched runs part; exit 1 where they do."""
+    from mint2m_verify.doctor.machine import require_trainer
+
+    require_trainer()
+    from mint2m_trainer.instruments.trace_report import trace_report
+
+    return present(trace_report(reference, candidate, relative=relative, common_only=common_only), form)

@@ -94,6 +94,9 @@ def run(
     run_id: Annotated[str | None, typer.Option("--run-id", help="Label of the run.")] = None,
     output: Annotated[Path | None, typer.Option("--output", metavar="DIR", help="New run directory.")] = None,
     progress: Progress = None,
+    instruments: Annotated[
+        Path | None, typer.Option("--instruments", metavar="DIR", help="New directory for traces, routing and audit.")
+    ] = None,
     key: Key = None,
     passphrase_file: PassphraseFile = None,
     signer: SignerUri = None,
@@ -132,6 +135,7 @@ def run(
         run_id=run_id,
         instance_nonce=instance_nonce,
         progress=progress,
+        instruments=instruments,
     )
     with stage_log() as log:
         result = whole_run(request, log)

@@ -63,6 +63,7 @@ UNREACHED = {
     "model-signature": "bytes the test builds; tests/verify/model_signing",
     "topology": "of the doctor; tests/verify/test_doctor.py",
     "adapter.missing": "of the doctor; tests/verify/test_doctor.py",
+    "adapter.malformed": "of writing an adapter; tests/trainer/test_adapter_export.py",
     "doctor.scope-unsupported": "of the doctor; tests/verify/test_doctor.py",
     "fixture.logprobs-missing": "of the doctor; tests/verify/test_doctor.py",
     "fixture.placeholder-hash": "of the doctor; tests/verify/test_doctor.py",

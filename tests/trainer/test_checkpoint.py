@@ -177,7 +177,9 @@ def test_a_checkpoint_that_is_there_is_refused_on_every_rank(place: Path) -> Non
 
 def test_a_full_disk_on_one_rank_fails_all_and_leaves_nothing(place: Path) -> None:
     for rank in range(2):
-        assert seen(place, f"save-{rank}")["full"] == "rank 1: OSError: [Errno 28] No space left on device"
+        assert (
+            seen(place, f"save-{rank}")["full"] == "rank 1: StorageError: OSError: [Errno 28] No space left on device"
+        )
     assert not (place / "full").exists()
     assert [path.name for path in place.iterdir() if "partial" in path.name] == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -274,6 +275,74 @@ def test_with_one_old_log_prob_too_few_the_first_token_leaves_the_loss(inputs: C
     run(full)
     kept = [r.policy[1:] for r in scores_of(full).responses]
     assert [r.policy for r in scores.responses] == kept
+
+
+ADVANTAGES = ((0.5, -1.25, 0.0, 2.0), (-0.75,), (1.0, -2.0, 0.25, -0.125, 3.0, -0.5))
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_each_token_takes_its_own_advantage_from_the_rollout(inputs: Callable[..., RankInputs], missing: int) -> None:
+    """DAPO's objective (arXiv 2503.14476, eq. 8) with a dual bound (arXiv 1912.09729) and k3, by hand in float64."""
+    planned, group = recorded(advantage_source="rollout", clip_dual=1.5)
+    assert group.old_logprobs is not None
+    old = tuple(values[missing:] for values in group.old_logprobs)
+    given = inputs(profile=planned, rollout=replace(group, advantages=ADVANTAGES, old_logprobs=old))
+    outcomes = run(given)
+    scores = scores_of(given)
+    assert scores.advantages is None
+    total, count, clipped, bounded = 0.0, 0, 0, 0
+    for response, row in zip(scores.responses, ADVANTAGES, strict=True):
+        assert response.advantages == row[missing:]  # each of them is a float32
+        assert response.ref is not None
+        columns = zip(response.policy, response.old, response.ref, row[missing:], response.loss, strict=True)
+        for policy, before, reference, advantage, loss in columns:
+            ratio = math.exp(policy - before)
+            gain = min(ratio * advantage, min(max(ratio, 0.8), 1.28) * advantage)
+            if advantage < 0:
+                bounded += gain < 1.5 * advantage
+                gain = max(gain, 1.5 * advantage)
+            want = -gain + 0.05 * (math.exp(reference - policy) - (reference - policy) - 1)
+            assert loss == pytest.approx(want, rel=1e-5, abs=1e-6)
+            clipped += (ratio < 0.8 and advantage < 0) + (ratio > 1.28 and advantage > 0)
+            total, count = total + want, count + 1
+    assert bounded > 0 < clipped
+    assert scores.loss == pytest.approx(total / count, rel=1e-5)
+    assert scores.clipped_low + scores.clipped_high == clipped
+    assert sum(outcomes[f"grpo-{g}"].evidence.loss or 0.0 for g in range(3)) == pytest.approx(scores.loss)
+    assert scores.has_signal
+
+
+def test_the_groups_advantages_given_to_each_token_change_no_byte(
+    inputs: Callable[..., RankInputs], tmp_path: Path
+) -> None:
+    planned, group = recorded()
+    by_reward = inputs(profile=planned, rollout=group, run_dir=tmp_path / "rewards")
+    run(by_reward)
+    single = torch.tensor(scores_of(by_reward).advantages, dtype=torch.float32).tolist()
+    rows = tuple((value,) * len(r) for value, r in zip(single, group.responses, strict=True))
+    asked = replace(planned, grpo=replace(planned.grpo, advantage_source="rollout"))
+    by_token = inputs(profile=asked, rollout=replace(group, advantages=rows), run_dir=tmp_path / "tokens")
+    run(by_token)
+    for name in ("artifacts/gradient.safetensors", "adapter/adapter_model.safetensors"):
+        assert (by_reward.run_dir / name).read_bytes() == (by_token.run_dir / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("asked", "advantages", "words"),
+    [
+        (False, ADVANTAGES, "takes none of the rollout's"),
+        (True, None, "which has none"),
+        (True, (*ADVANTAGES[:2], ADVANTAGES[2][1:]), "for each response token"),
+        (True, ADVANTAGES[:2], "for each response token"),
+        (True, (*ADVANTAGES[:2], (math.nan, *ADVANTAGES[2][1:])), "not finite"),
+    ],
+)
+def test_advantages_that_the_profile_does_not_take_or_that_do_not_fit_are_refused(
+    asked: bool, advantages: Any, words: str
+) -> None:
+    planned, group = recorded(**({"advantage_source": "rollout"} if asked else {}))
+    with pytest.raises(ScoreError, match=words):
+        Group(replace(group, advantages=advantages), planned.grpo, torch.float32, torch.device("cpu"))
 
 
 def test_equal_rewards_leave_no_gradient_without_a_drift_term(inputs: Callable[..., RankInputs]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 
 from maker import (
+    cases_advantages,
     cases_chain,
     cases_inputs,
     cases_journal,
@@ -45,6 +46,7 @@ MODULES = (
     cases_policy_demands,
     cases_right,
     cases_chain,
+    cases_advantages,
 )
 
 

@@ -29,7 +29,9 @@ from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
+from mint2m_trainer.comm.together import RanksFailedError, together
 from mint2m_trainer.contract.directory import sync_directory
+from mint2m_trainer.faults import Cause, CausedError
 from mint2m_trainer.optimizer import AdamWStep
 
 _VERSION = 1
@@ -37,8 +39,21 @@ _VERSION = 1
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(CausedError):
     """A checkpoint that was not written or must not be loaded; names the ranks or the field."""
+
+    def __init__(self, text: str, cause: Cause = Cause.REFUSED) -> None:
+        super().__init__(text)
+        self.cause = cause
+
+    def __reduce__(self) -> tuple[type[CheckpointError], tuple[str, Cause]]:
+        return type(self), (str(self), self.cause)
+
+
+class StorageError(CausedError):
+    """The files of a checkpoint could not be written."""
+
+    cause = Cause.RESOURCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +95,7 @@ def save_checkpoint(
             "identities": dict(identities),
         }
         try:
-            _together(lambda: dist_checkpointing.save(state, str(partial)))
+            _together(lambda: _write(state, partial))
         finally:
             end_checkpoint_writer()
         _together((lambda: _publish(partial, final)) if first else None)
@@ -143,18 +158,23 @@ def _sharded(optimizer: AdamWStep) -> dict[str, ShardedTensor]:
 
 
 def _together(act: Callable[[], object] | None) -> None:
-    """Runs a part of the work on each rank (None: nothing to do); one rank's failure fails all of them."""
-    fault = ""
+    """Runs a part of the work on each rank; one rank's failure fails all of them, as a checkpoint's."""
     try:
-        if act is not None:
-            act()
-    except (OSError, RuntimeError, KeyError, CheckpointingException, CheckpointException) as error:
-        fault = f"{type(error).__name__}: {error}"
-    faults: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(faults, fault)
-    failed = [f"rank {rank}: {text}" for rank, text in enumerate(faults) if text]
-    if failed:
-        raise CheckpointError("; ".join(failed))
+        together(act)
+    except RanksFailedError as fault:
+        raise CheckpointError(str(fault), fault.cause) from fault
+
+
+def _write(state: dict[str, object], partial: Path) -> None:
+    """The state is ours and valid: whatever the writer's processes report, and however, is of the storage."""
+    try:
+        dist_checkpointing.save(state, str(partial))
+    except (OSError, RuntimeError, CheckpointingException, CheckpointException) as fault:
+        raise StorageError(f"{type(fault).__name__}: {_first_line(fault)}") from fault
+
+
+def _first_line(fault: BaseException) -> str:
+    return next(iter(str(fault).splitlines()), "")
 
 
 def _open(final: Path, partial: Path) -> None:

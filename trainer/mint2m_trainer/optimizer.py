@@ -4,7 +4,8 @@ The rule: the step that was promised is the step that is taken. The contract is 
 optimizer object would really do, just before it does it; the gradient is checked for non-finite values
 before any weight changes; there is exactly one step in a transaction, and afterwards no gradient is left that
 a later backward could add to. Without it a changed group, a second step or a stale gradient would still look
-like training.
+like training. Until the next transaction begins the step can be undone, bit for bit: a checkpoint that cannot be
+written must not leave weights that nothing on disk has.
 
 Gradients come from `main_grad` (Megatron's DDP buffers). Dense parameters are equal on all ranks and count
 once in the norm; expert parameters (`p.allreduce` is False) live on one rank of the expert group each.
@@ -22,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from mint2m_trainer.optimizer_shards import Shards
+from mint2m_trainer.optimizer_undo import Before
 from mint2m_verify.documents import OptimizerContract
 
 #: Added to the norm in the clip coefficient, as `torch.nn.utils.clip_grad_norm_` does.
@@ -121,6 +123,7 @@ class AdamWStep:
         self._group = expert_group
         self._clip = contract.clip_grad
         self._stepped = False
+        self._before: Before | None = None
         self._optimizer = torch.optim.AdamW(
             [{"params": [p for _, p in self._own], "min_lr": contract.min_lr}],
             lr=contract.lr,
@@ -146,8 +149,17 @@ class AdamWStep:
         return tuple(name for name, _ in self._params)
 
     def begin(self) -> None:
-        """Opens another transaction: one more step is allowed. The constructor opens the first."""
-        self._stepped = False
+        """Opens another transaction: one more step is allowed, the last one stands. The constructor opens the first."""
+        self._stepped, self._before = False, None
+
+    def undo(self) -> None:
+        """Puts back parameters and moments as they were before the step of this transaction; nothing without a step.
+
+        No other step is allowed in the transaction: the gradient is gone.
+        """
+        if self._before is not None:
+            self._before.restore(self._optimizer)
+            self._before = None
 
     def observe(self) -> OptimizerContract:
         """What the live optimizer would do now, from its class, its param groups and its state."""
@@ -212,14 +224,9 @@ class AdamWStep:
         """Checks the contract, clips, takes the one step of this transaction and zeroes the gradients.
 
         Raises:
-            OptimizerError: before any weight changed.
+            OptimizerError: and no weight changed, or every one is what it was.
         """
-        if self._stepped:
-            raise OptimizerError("steps in a transaction", expected="1", actual="2")
-        observed = self.check()
-        for name, p in self._params:
-            if p.grad is not None:
-                raise OptimizerError(f"grad of {name}", expected="None: gradients live in main_grad", actual="a tensor")
+        observed = self.ready()
         norm = self.gradient_norm()
         if not math.isfinite(norm):
             raise OptimizerError("gradient norm", expected="finite", actual=str(norm))
@@ -227,6 +234,37 @@ class AdamWStep:
         self._check_dealt()
         before = self._steps_taken()
         self._stepped = True
+        self._before = Before.of([p for _, p in self._params], self._optimizer)
+        try:
+            taken = self._take(coefficient, before)
+        except BaseException:
+            self.undo()  # half a step is none
+            raise
+        return StepReport(
+            gradient_norm=norm,
+            clip_coefficient=coefficient,
+            observed=observed,
+            steps=taken,
+            parameters=len(self._params),
+            elements=sum(p.numel() for _, p in self._params),
+        )
+
+    def ready(self) -> OptimizerContract:
+        """What `step` refuses on this rank alone, before any collective: a second step, the contract, a stray `grad`.
+
+        Raises:
+            OptimizerError: nothing was changed.
+        """
+        if self._stepped:
+            raise OptimizerError("steps in a transaction", expected="1", actual="2")
+        observed = self.check()
+        for name, p in self._params:
+            if p.grad is not None:
+                raise OptimizerError(f"grad of {name}", expected="None: gradients live in main_grad", actual="a tensor")
+        return observed
+
+    def _take(self, coefficient: float, before: int) -> int:
+        """The step itself; the steps taken afterwards, which are one more than `before`."""
         for name, p in self._own:
             # The coefficient is rounded to the gradient's dtype, then multiplied: the verifier does the same.
             p.grad = (_main_grad(name, p) * coefficient).to(p.dtype)
@@ -237,14 +275,7 @@ class AdamWStep:
         taken = self._steps_taken()
         if taken != before + 1:
             raise OptimizerError("steps of the live optimizer", expected=str(before + 1), actual=str(taken))
-        return StepReport(
-            gradient_norm=norm,
-            clip_coefficient=coefficient,
-            observed=observed,
-            steps=taken,
-            parameters=len(self._params),
-            elements=sum(p.numel() for _, p in self._params),
-        )
+        return taken
 
     @torch.no_grad()
     def zero(self) -> None:

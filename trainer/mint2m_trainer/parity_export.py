@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 import torch.multiprocessing
 
-from mint2m_trainer.cluster.messages import RankError, told_as_rank_error
+from mint2m_trainer.cluster.messages import FINDING_IDS, RankError, told_as_rank_error
 from mint2m_trainer.contract.directory import new_directory, write_synced
 from mint2m_trainer.model.policy import family_of
 from mint2m_trainer.optimizer import STANDARD_CONTRACT
@@ -172,7 +172,7 @@ def _rank(rank: int, inputs: RankInputs) -> None:
             with told_as_rank_error(rank, phase):
                 update.run(phase)
     except RankError as fault:
-        words = f"{fault.cause.finding_id}\n{fault.phase}\nrank {rank}: {fault.kind}: {fault.text}"
+        words = f"{FINDING_IDS[fault.cause]}\n{fault.phase}\nrank {rank}: {fault.kind}: {fault.text}"
         (inputs.run_dir / f"{_FAULT}{rank}").write_text(words, encoding="utf-8")
         raise
     finally:
@@ -263,7 +263,7 @@ def write_export(run_dir: Path, out: Path, case: str, mode: str, ranks: int, dty
         "clipped_low": scores.clipped_low,
         "clipped_high": scores.clipped_high,
         "scored_tokens": scores.scored_tokens,
-        "advantages": list(scores.advantages),
+        "advantages": None if scores.advantages is None else list(scores.advantages),
         "gradient_norm": scores.gradient_norm,
         "clip_coefficient": scores.clip_coefficient,
     }

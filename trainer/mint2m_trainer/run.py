@@ -53,6 +53,7 @@ class RunRequest:
     run_id: str | None = None
     instance_nonce: str | None = None
     progress: Path | None = None
+    instruments: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,7 @@ def run(request: RunRequest, watcher: Watcher | None = None, *, backend: str = B
 
 def _run(request: RunRequest, run_id: str, nonce: str, watcher: Watcher, backend: str) -> RunResult:
     deployment, directory = _locate(request, run_id)
+    instruments = None if request.instruments is None else _instruments(request.instruments, directory)
     packaged = deployment != Path(request.deployment)
     examination = examine_run(
         deployment,
@@ -106,7 +108,7 @@ def _run(request: RunRequest, run_id: str, nonce: str, watcher: Watcher, backend
     plan = build_plan(inputs, run_id=run_id, instance_nonce=nonce)
     watcher.stage("plan", plan_text(plan))
     progress = None if request.progress is None else Progress(folder=request.progress)
-    train(directory, plan, examination, watcher=watcher, backend=backend, progress=progress)
+    train(directory, plan, examination, watcher=watcher, backend=backend, progress=progress, instruments=instruments)
     return _sealed(directory, plan, signer, watcher)
 
 
@@ -176,6 +178,22 @@ def _check_new(directory: Path) -> None:
     beside = directory.with_name(f"{directory.name}.pub")
     if beside.exists():
         raise FindingError(found("output.not-empty", file=str(beside)))
+
+
+def _instruments(wanted: Path, directory: Path) -> Path:
+    """A new directory for what the instruments see; outside the run directory, whose every file is evidence."""
+    place, root = wanted.resolve(), directory.resolve()
+    if place == root or root in place.parents:
+        raise FindingError(
+            found("usage.invalid", expected="--instruments outside the run directory", actual=str(wanted))
+        )
+    if wanted.is_symlink() or (wanted.exists() and (not wanted.is_dir() or any(wanted.iterdir()))):
+        raise FindingError(found("output.not-empty", file=str(wanted)))
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise FindingError(found("file.unwritable", file=str(wanted), actual=fault.strerror)) from fault
+    return place
 
 
 def _run_id(deployment: str) -> str:

@@ -7,6 +7,7 @@ response token is not scored: it leaves numerator and denominator.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -52,8 +53,8 @@ class Group:
         self._old: dict[int, Tensor] = {}
         self._reference: dict[int, Tensor] = {}
         self._check()
-        rewards = torch.tensor(rollout.rewards, dtype=torch.float64)
-        self.advantages = tuple(grpo.group_advantages(rewards, options.advantage_eps).tolist())
+        #: Of each response, from the rewards; None where each token has its own, from the rollout.
+        self.advantages = None if self._by_token else _of_rewards(rollout.rewards, options.advantage_eps)
         self.first_scored = tuple(self._unscored(response) for response in range(len(rollout.responses)))
         scored = [len(r) - first for r, first in zip(rollout.responses, self.first_scored, strict=True)]
         self.scored_tokens = sum(scored)
@@ -68,8 +69,23 @@ class Group:
                     raise ScoreError(f"ref_logprobs of response {response}: {len(values)} entries")
                 self.set_reference(response, self._padded(values, missing))
 
+    @property
+    def _by_token(self) -> bool:
+        return self._options.advantage_source == "rollout"
+
     def _check(self) -> None:
         rollout, options = self._rollout, self._options
+        if (rollout.advantages is not None) != self._by_token:
+            said = (
+                "takes advantages from the rollout, which has none" if self._by_token else "takes none of the rollout's"
+            )
+            raise ScoreError(f"the profile {said}")
+        if rollout.advantages is not None:
+            lengths = [len(values) for values in rollout.advantages]
+            if lengths != [len(tokens) for tokens in rollout.responses]:
+                raise ScoreError(f"an advantage for each response token, not {lengths}")
+            if not all(math.isfinite(value) for values in rollout.advantages for value in values):
+                raise ScoreError("an advantage that is not finite")
         count = len(rollout.responses)
         if count < 2 or len(rollout.rewards) != count:
             raise ScoreError(f"a group has two responses or more and a reward for each, not {count}")
@@ -100,7 +116,8 @@ class Group:
     @property
     def without_signal(self) -> bool:
         """All advantages zero: no policy gradient, whatever the log-probs."""
-        return not any(self.advantages)
+        by_token = self._rollout.advantages or ()
+        return not any(any(values) for values in by_token) if self._by_token else not any(self.advantages or ())
 
     def set_old(self, response: int, logp: Tensor) -> None:
         """Freeze the old scores of a response, [R]."""
@@ -130,7 +147,7 @@ class Group:
             )
         loss = grpo.token_loss(
             grpo.Scores(policy=policy, old=self._old[response][scored]),
-            torch.tensor(self.advantages[response], dtype=policy.dtype, device=policy.device),
+            self._advantage(response, scored, policy),
             grpo.Clip(low=options.clip_low, high=options.clip_high, dual=options.clip_dual),
             reference,
         )
@@ -141,6 +158,21 @@ class Group:
         )  # [n, 5]
         skipped = columns.new_zeros(unscored, columns.shape[1])
         return LocalLoss(total=loss.loss.sum() * self.weights[response], tokens=torch.cat([skipped, columns]))
+
+    def _recorded_advantages(self, response: int) -> tuple[float, ...] | None:
+        """Of the scored tokens, as the loss used them: rounded to its dtype."""
+        if self._rollout.advantages is None:
+            return None
+        values = torch.tensor(self._rollout.advantages[response][self.first_scored[response] :], dtype=self._dtype)
+        return tuple(values.tolist())
+
+    def _advantage(self, response: int, scored: slice, like: Tensor) -> Tensor:
+        """[] of the response, or [n] of the tokens `scored`, in the dtype of the log-probs `like`."""
+        if self._rollout.advantages is not None:
+            return torch.tensor(self._rollout.advantages[response][scored], dtype=like.dtype, device=like.device)
+        if self.advantages is None:
+            raise ScoreError("no advantages")
+        return torch.tensor(self.advantages[response], dtype=like.dtype, device=like.device)
 
     def outcome(self, response: int, result: ReplayResult) -> ResponseOutcome:
         """Evidence of one response from what the ranks gathered."""
@@ -158,9 +190,15 @@ class Group:
                 loss=tuple(result.tokens[first:, LOSS].tolist()),
                 clipped_low=int(tokens[:, CLIPPED_LOW].sum()),
                 clipped_high=int(tokens[:, CLIPPED_HIGH].sum()),
+                advantages=self._recorded_advantages(response),
             ),
             share=float(tokens[:, LOSS].sum()) * weight,
             kl_sum=float(tokens[:, KL].sum()) if self.has_reference else None,
             max_ratio_deviation=float((tokens[:, RATIO] - 1).abs().max()) if len(tokens) else 0.0,
             backward_calls=result.backward_calls,
         )
+
+
+def _of_rewards(rewards: Sequence[float], eps: float) -> tuple[float, ...]:
+    values = torch.tensor(rewards, dtype=torch.float64)
+    return tuple(grpo.group_advantages(values, eps).tolist())

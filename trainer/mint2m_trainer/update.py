@@ -1,8 +1,10 @@
 """One GRPO update on one rank, as a fixed sequence of phases. Nothing here knows of Ray.
 
 The phases are those of `mint2m_verify.phases` for the profile, each runs once and in order, and each returns what
-it saw. A phase that fails ends the update: what is half done cannot be resumed or skipped over. Rank 0 writes the
-artifacts that describe the update, every rank writes its part of the checkpoint.
+it saw. A phase that fails ends the update: what is half done cannot be resumed or skipped over. Then parameters and
+optimizer state are those from before the update, bit for bit, and what the phase wrote is gone. What only one rank
+can see going wrong, a NaN or a full disk, it tells the others (`Comm.together`), so that all fail alike.
+Rank 0 writes the artifacts that describe the update, every rank writes its part of the checkpoint.
 """
 
 from __future__ import annotations
@@ -17,25 +19,29 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from mint2m_trainer import compat, evidence
 from mint2m_trainer.checkpoint import save_checkpoint
 from mint2m_trainer.comm.groups import Comm, close_comm, open_comm
 from mint2m_trainer.comm.ledger import Ledger, Tag
+from mint2m_trainer.contract.positions import of_profile
+from mint2m_trainer.finite import check_finite
 from mint2m_trainer.instruments.watch import Watch
 from mint2m_trainer.kernels import Kernels, choose_kernels
 from mint2m_trainer.model.glm import Bounds
 from mint2m_trainer.model.policy import Policy, PolicySource, materialize
 from mint2m_trainer.optimizer import NORM_EPS, AdamWStep
+from mint2m_trainer.outputs import discard, present
 from mint2m_trainer.prefix.decisions import Decisions
 from mint2m_trainer.prefix.layout import Layout
-from mint2m_trainer.prefix.session import Mode, Session, page_shape
+from mint2m_trainer.prefix.session import LocalLoss, Mode, Session, page_shape
 from mint2m_trainer.prefix.store import PAGE_ROWS, make_store
 from mint2m_trainer.records import Records, write_adapter_copy, write_scores, write_tensors
 from mint2m_trainer.resume.identity import Identity, profile_members, rollout_members
 from mint2m_trainer.resume.passes import Keeping
 from mint2m_trainer.resume.rank_folder import RankFolder
-from mint2m_trainer.scoring import Group, ResponseOutcome
+from mint2m_trainer.scoring import LOSS, Group, ResponseOutcome
 from mint2m_verify import layout as places
 from mint2m_verify import phases
 from mint2m_verify.documents import PhaseEvidence, Rollout, RunProfile
@@ -109,6 +115,7 @@ class Update:
         self._finalize_calls = 0
         self._watch: Watch | None = None
         self._folder: RankFolder | None = None
+        self._found: frozenset[str] = frozenset()  # outputs that were there before the phase
 
     @property
     def policy(self) -> Policy:
@@ -130,9 +137,16 @@ class Update:
             due = "nothing: the update failed" if self._failed else (*self.phases, "nothing")[self._next]
             raise UpdateError(f"phase {phase} is not due; {due} is")
         self._failed = True  # until the phase has returned
-        seen, files = self._phase(phase, progress)
-        if self._comm is not None:
-            self._comm.agree(phase)
+        self._found = present(self._inputs.run_dir)
+        try:
+            seen, files = self._phase(phase, progress)
+            if self._comm is not None:
+                self._comm.agree(phase)
+        except BaseException:
+            self._take_back(phase)
+            raise
+        if phase == phases.CHECKPOINT:
+            self.optimizer.begin()  # the step is on disk, and stands
         summary = self._ledger.summary()
         seen = replace(
             seen,
@@ -156,6 +170,13 @@ class Update:
         self._policy = self._optimizer = self._comm = None
         gc.collect()  # or modules would keep groups alive; see `close_comm`
         close_comm()
+
+    def _take_back(self, phase: str) -> None:
+        """Leave weights and disk as if there had been neither a step nor this phase."""
+        if self._optimizer is not None:
+            self._optimizer.undo()
+        if self._inputs.rank == 0:
+            discard(self._inputs.run_dir, phase, but=self._found)
 
     def _check_inputs(self) -> None:
         profile, rollout = self._profile, self._inputs.rollout
@@ -231,6 +252,7 @@ class Update:
                 seed=profile.lora.seed,
                 dtype=profile.model.dtype,
                 angle_dtype=profile.model.rope_angle_dtype,
+                positions=None if profile.model.positions is None else of_profile(profile.model.positions),
                 bounds=Bounds(head_tokens=profile.memory.head_tokens, expert_tokens=profile.memory.expert_tokens),
             ),
             comm,
@@ -243,9 +265,7 @@ class Update:
         scores = torch.float64 if policy.inner.dtype == torch.float64 else torch.float32
         self._group = Group(self._inputs.rollout, profile.grpo, scores, compat.device())
         adapter = policy.adapter_tensors(phase)
-        files: tuple[str, ...] = ()
-        if comm.rank == 0:
-            files = write_adapter_copy(self._records(), "artifacts/adapter-before", adapter)
+        files = self._written(phase, lambda: write_adapter_copy(self._records(), "artifacts/adapter-before", adapter))
         self._base_sha256 = evidence.weights_sha256(policy.inner)
         if self._inputs.instruments is not None:
             self._watch = Watch(policy.inner, comm, self._inputs.instruments)
@@ -266,7 +286,7 @@ class Update:
             with policy.inner.base_only():
                 session.capture(lambda done, total: progress("reference", done, total))
                 for response in range(len(self._inputs.rollout.responses)):
-                    group.set_reference(response, session.score(response))
+                    group.set_reference(response, self._scored(response, session, "reference"))
         finally:
             session.close()
         return PhaseEvidence(
@@ -301,15 +321,33 @@ class Update:
         policy, group, session = _there(self._policy), _there(self._group), _there(self._session)
         count = len(self._inputs.rollout.responses)
         for response in range(count):
-            group.set_old(response, session.score(response))
+            group.set_old(response, self._scored(response, session, "old"))
             progress("score-old", response + 1, count)
         return PhaseEvidence(
             scored_tokens=group.scored_tokens, weights_sha256=evidence.weights_sha256(policy.inner)
         ), ()
 
+    def _scored(self, response: int, session: Session, kind: str) -> Tensor:
+        """Log-probs [R], the same on every rank, which therefore all refuse the same."""
+        logp = session.score(response)
+        check_finite(f"{kind} log-probs of", [(f"response {response}", logp)])
+        return logp
+
     def _grpo(self, response: int, progress: Progress) -> PhaseEvidence:
-        group, session = _there(self._group), _there(self._session)
-        result = session.replay(response, lambda logp, local: group.loss_of(response, logp, local))
+        group, session, comm = _there(self._group), _there(self._session), _there(self._comm)
+        mine: list[tuple[str, Tensor]] = []
+
+        def loss_of(logp: Tensor, local: slice) -> LocalLoss:
+            made = group.loss_of(response, logp, local)
+            mine.extend([("by token of", made.tokens[:, LOSS]), ("of", made.total.detach())])
+            return made
+
+        result = session.replay(response, loss_of)
+        # Only here: every rank must have gone backward, since the ranks' collectives pair up.
+        comm.together(
+            f"grpo-{response}",
+            lambda: check_finite("loss", [(f"{kind} response {response}", loss) for kind, loss in mine]),
+        )
         outcome = group.outcome(response, result)
         if not math.isfinite(outcome.share):
             raise UpdateError(f"the loss of response {response} is {outcome.share}")
@@ -342,6 +380,7 @@ class Update:
     def _finalize(self, phase: str, _progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
         policy, optimizer, group = _there(self._policy), _there(self._optimizer), _there(self._group)
         _there(self._session).close()  # nothing may be differentiated against these pages any more
+        _there(self._comm).together(phase, lambda: check_finite("gradient of", policy.local_gradients()))
         # Token weights are normalized already, so megatron must not divide by a token count.
         self._ledger.record(Tag(phase=phase), "gradients.reduce", policy.replicated_gradient_bytes())
         finalize_model_grads([policy.wrapped], num_tokens=None)
@@ -351,17 +390,20 @@ class Update:
             raise UpdateError("base weights or router buffers changed during the update")
         self._ledger.record(Tag(phase=phase), "norm.reduce", 8)
         norm = optimizer.gradient_norm()
+        if not math.isfinite(norm):
+            raise UpdateError(f"the norm of the reduced gradient is {norm}")  # the same on every rank
         self._norm = norm, min(1.0, self._profile.optimizer.clip_grad / (norm + NORM_EPS))
         gradient = policy.gradient_tensors(phase)
         if self._watch is not None:
             self._watch.finish(gradient, phase)
-        files: tuple[str, ...] = ()
-        if _there(self._comm).rank == 0:
-            records = self._records()
-            files = (
+        records = self._records()
+        files = self._written(
+            phase,
+            lambda: (
                 *write_tensors(records, places.GRADIENT, gradient),
                 *write_scores(records, group, self._outcomes, self._norm),
-            )
+            ),
+        )
         return PhaseEvidence(
             finalize_calls=self._finalize_calls,
             gradient_norm=norm,
@@ -370,9 +412,11 @@ class Update:
         ), files
 
     def _step(self, phase: str, _progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
-        policy, optimizer = _there(self._policy), _there(self._optimizer)
+        policy, optimizer, comm = _there(self._policy), _there(self._optimizer), _there(self._comm)
+        comm.together(phase, optimizer.ready)
         self._ledger.record(Tag(phase=phase), "norm.reduce", 8)
         report = optimizer.step()
+        comm.together(phase, lambda: check_finite("stepped", policy.trainable()))
         if (report.gradient_norm, report.clip_coefficient) != self._norm:
             raise UpdateError("the gradient changed between finalize and the step")
         zeroed = all(p.grad is None and not bool(p.main_grad.any()) for _, p in policy.trainable())
@@ -388,13 +432,14 @@ class Update:
         adapter = policy.adapter_tensors(phase)
         moments = policy.gather(optimizer.state_tensors(), phase)
         digest = evidence.tensors_sha256(adapter)
-        files: tuple[str, ...] = ()
-        if comm.rank == 0:
-            records = self._records()
-            files = (
+        records = self._records()
+        files = self._written(
+            phase,
+            lambda: (
                 *write_adapter_copy(records, "adapter", adapter),
                 *write_tensors(records, places.OPTIMIZER_AFTER, moments),
-            )
+            ),
+        )
         self._ledger.record(Tag(phase=phase), "checkpoint.save", 0)  # its own collectives are megatron's
         saved = save_checkpoint(
             self._inputs.run_dir / "checkpoint",
@@ -412,6 +457,11 @@ class Update:
             weights_sha256=evidence.weights_sha256(policy.inner),
             tensors=len(adapter) + len(moments),
         ), files
+
+    def _written(self, phase: str, write: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+        """What rank 0 writes; a disk that refuses it fails every rank."""
+        comm = _there(self._comm)
+        return comm.together(phase, write if comm.rank == 0 else None) or ()
 
     def _new_session(self, mode: Mode, label: str, phase: str) -> Session:
         policy, comm, profile = _there(self._policy), _there(self._comm), self._profile

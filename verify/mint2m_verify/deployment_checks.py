@@ -120,6 +120,7 @@ def _unsupported(profile: RunProfile, file: str) -> list[Finding]:
                 "profile.unsupported", file=file, pointer="/prefix/route", expected="fetch", actual=profile.prefix.route
             )
         )
+    faults += _positions(profile, file)
     state = "float64" if profile.model.dtype == "float64" else "float32"
     if profile.optimizer.state_dtype != state:
         faults.append(
@@ -132,6 +133,29 @@ def _unsupported(profile: RunProfile, file: str) -> list[Finding]:
             )
         )
     return faults
+
+
+def _positions(profile: RunProfile, file: str) -> list[Finding]:
+    """Stretched positions that contradict themselves or are too few for the prompt and a response.
+
+    A factor that is nearly the ratio rotates otherwise than the sampler that wrote the rollout; no log-prob says so.
+    """
+    positions = profile.model.positions
+    if positions is None:
+        return []
+    rope, longer = positions.rope_parameters, positions.max_position_embeddings
+    native, tokens = rope.original_max_position_embeddings, profile.context
+    needed = tokens.prompt_tokens + tokens.max_response_tokens
+    rows = (
+        ("/rope_parameters/factor", rope.factor == longer / native, f"{longer / native!r}", repr(rope.factor)),
+        ("/rope_parameters/beta_slow", rope.beta_slow < rope.beta_fast, "below beta_fast", repr(rope.beta_slow)),
+        ("/max_position_embeddings", longer >= needed, f"{needed} or more", str(longer)),
+    )
+    return [
+        found("profile.unsupported", file=file, pointer=f"/model/positions{pointer}", expected=expected, actual=actual)
+        for pointer, holds, expected, actual in rows
+        if not holds
+    ]
 
 
 #: The only address at which a run's own Ray listens.

@@ -38,6 +38,9 @@ _DAMAGE = frozenset(
     }
 )
 
+#: Findings that say that something is not there: they follow from a run that did not come through.
+_ABSENCE = frozenset({"tree.file-missing", "seal.missing", "file.missing"})
+
 
 class Findings:
     """The findings and requirement rows of one verification, in the order of its argument."""
@@ -50,6 +53,7 @@ class Findings:
         self._unreached: list[str] = []
         self._by_place: dict[tuple[str, str | None], list[Finding]] = {}
         self._counts: dict[str, int] = {}
+        self._why_absent: Finding | None = None
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -73,6 +77,11 @@ class Findings:
     def damage(self, path: str) -> Finding | None:
         """Why the file at `path` cannot be what was committed, if it is known."""
         return self._damage.get(path)
+
+    def because(self, fault: Finding | None) -> None:
+        """Keep a finding that explains whatever will be found absent; None explains nothing."""
+        if fault is not None:
+            self._why_absent = self._keep(fault, ())
 
     def add(self, faults: Iterable[Finding], *, sources: Sequence[str] = ()) -> None:
         """Keep findings; one without a cause of its own follows from damage to its file or to a source."""
@@ -122,6 +131,8 @@ class Findings:
         self._rows.append(Requirement(required=required, found=words, standing=Standing.UNVERIFIABLE))
 
     def _keep(self, fault: Finding, sources: Sequence[str]) -> Finding:
+        if fault.cause is None and fault.id in _ABSENCE:
+            fault = fault.following(self._why_absent)
         if fault.cause is None and fault.id not in _DAMAGE:
             paths = ([fault.file] if fault.file is not None else []) + list(sources)
             fault = fault.following(next((self._damage[path] for path in paths if path in self._damage), None))

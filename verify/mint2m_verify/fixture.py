@@ -101,6 +101,7 @@ def check_bytes(files: FixtureBytes, expected: Expected) -> tuple[CheckedFixture
         *_prompt(checked, files.rollout_name),
         *_rewards(checked, files.rollout_name),
         *_logprobs(rollout, files.rollout_name),
+        *_advantages(rollout, files.rollout_name, expected.profile),
     ]
     return (None if findings else checked), tuple(findings)
 
@@ -224,7 +225,7 @@ def _shape(checked: CheckedFixture, file: str) -> Iterator[Finding]:
     group = len(shape.response_tokens)
     if len(rollout.prompt_tokens) != shape.prompt_tokens:
         yield _shape_fault(file, "/prompt_tokens", f"{shape.prompt_tokens} tokens", str(len(rollout.prompt_tokens)))
-    for member in ("responses", "rewards", "old_logprobs", "ref_logprobs"):
+    for member in ("responses", "rewards", "old_logprobs", "ref_logprobs", "advantages"):
         rows = getattr(rollout, member)
         if rows is not None and len(rows) != group:
             yield _shape_fault(file, f"/{member}", f"{group} entries", str(len(rows)))
@@ -292,6 +293,27 @@ def _rewards(checked: CheckedFixture, file: str) -> Iterator[Finding]:
         if value != right:
             pointer = f"/rewards/{index}"
             yield found("fixture.reward-mismatch", file=file, pointer=pointer, expected=str(right), actual=str(value))
+
+
+def _advantages(rollout: Rollout, file: str, profile: RunProfile | None) -> Iterator[Finding]:
+    """One for each token where the profile takes them from the rollout, and none where it does not.
+
+    Advantages that nobody asked for would be a second opinion on what the update should do, one of them unread.
+    """
+    for index, (tokens, values) in enumerate(zip(rollout.responses, rollout.advantages or (), strict=False)):
+        if len(values) != len(tokens):
+            yield _shape_fault(file, f"/advantages/{index}", f"{len(tokens)} entries", str(len(values)))
+    if profile is None:
+        return
+    wanted = profile.grpo.advantage_source == "rollout"
+    if wanted and rollout.advantages is None:
+        expected = "an advantage for each token, since the profile takes them from the rollout"
+        yield found("fixture.advantages-missing", file=file, pointer="/advantages", expected=expected, actual="none")
+    if not wanted and rollout.advantages is not None:
+        expected = "none, since the profile's follow from the rewards"
+        yield found(
+            "fixture.advantages-not-permitted", file=file, pointer="/advantages", expected=expected, actual="present"
+        )
 
 
 def _logprobs(rollout: Rollout, file: str) -> Iterator[Finding]:

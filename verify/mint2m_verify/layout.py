@@ -37,6 +37,10 @@ DOCTOR = "doctor.json"
 PLAN = "plan.json"
 OWNERSHIP = "ownership.jsonl"
 RECEIPT = "receipt.json"
+
+#: In the place of a receipt where the run did not come through; no run that verifies has it.
+FAILED_RECEIPT = "failed-receipt.json"
+
 RANK_SESSIONS = "artifacts/rank-sessions.json"
 SCORES = "artifacts/scores.json"
 GRADIENT = "artifacts/gradient.safetensors"
@@ -137,6 +141,7 @@ _KEPT_JSON = frozenset(
     {
         *DOCUMENTS,
         OWNERSHIP,
+        FAILED_RECEIPT,
         SEAL,
         *COSIGNATURES,
         MODEL_CONFIG,

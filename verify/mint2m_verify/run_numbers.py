@@ -20,6 +20,7 @@ from mint2m_verify.run_documents import RunDocuments
 from mint2m_verify.sessions import Facts, Near
 
 _ROW_LOSSES = "advantages, losses, clip counts, total"
+_ROW_TOKEN_ADVANTAGES = "advantages by token"
 _ROW_STEP = "optimizer step and moments"
 _TENSOR_FILES = (step_checks.ADAPTER_BEFORE, step_checks.ADAPTER, layout.GRADIENT, layout.OPTIMIZER_AFTER)
 
@@ -39,6 +40,10 @@ def _check_numbers(log: Findings, documents: RunDocuments) -> list[str]:
     profile, rollout, scores = documents.profile, documents.rollout, documents.scores
     ranks, plan, receipt = documents.sessions, documents.plan, documents.receipt
     notes: list[str] = []
+    if profile is not None and profile.document.grpo.advantage_source == "rollout":
+        notes.append(
+            "that the advantages follow from the rewards: the profile takes one for each token from the rollout"
+        )
     needs: tuple[str, ...] = (layout.SCORES, layout.ROLLOUT, layout.RANK_SESSIONS, *_TENSOR_FILES)
     if (
         losses is not None
@@ -89,6 +94,9 @@ def _scores(log: Findings, documents: RunDocuments) -> tuple[TokenLosses, ...] |
         return None
     check = score_checks.check_identity(scores.document, rollout.document, profile.document)
     log.judge("scores are of this rollout", Standing.CHECKED, check, sources=needs)
+    if profile.document.grpo.advantage_source == "rollout":
+        check = score_checks.check_token_advantages(scores.document, rollout.document, profile.document)
+        log.judge(_ROW_TOKEN_ADVANTAGES, Standing.ATTESTED_ONLY, check, sources=needs)
     if not _computable(scores.document, profile.document):
         log.not_reached(_ROW_LOSSES, needs)
         return None
@@ -101,10 +109,13 @@ def _scores(log: Findings, documents: RunDocuments) -> tuple[TokenLosses, ...] |
 def _computable(scores: Scores, profile: RunProfile) -> bool:
     """Whether the lists fit each other; where they do not, `check_identity` has said so."""
     reference = profile.grpo.kl_beta > 0
+    by_token = profile.grpo.advantage_source == "rollout"
     return len(scores.rewards) == len(scores.responses) and all(
         len(entry.policy) == len(entry.old) == len(entry.loss)
         and (entry.ref is not None) == reference
         and (entry.ref is None or len(entry.ref) == len(entry.policy))
+        and (entry.advantages is not None) == by_token
+        and (entry.advantages is None or len(entry.advantages) == len(entry.policy))
         for entry in scores.responses
     )
 
@@ -133,7 +144,7 @@ def _step(log: Findings, documents: RunDocuments) -> step_checks.StepTensors | N
             log.not_reached(row, needs)
         return None
     fits = log.judge(rows[0], Standing.CHECKED, step_checks.check_tensors(tensors, profile.document), sources=needs)
-    signal = any(scores.document.advantages) or profile.document.grpo.kl_beta > 0
+    signal = scores.document.has_signal or profile.document.grpo.kl_beta > 0
     log.judge(
         rows[1],
         Standing.DERIVED,

@@ -1,29 +1,68 @@
-"""The real update, whose rank 1 is killed in the phase and after the tokens that the environment names."""
+"""The real update, one rank of which is killed in one phase, or finds the disk full when it comes to the checkpoint.
+
+Loaded by rank actors by name; what happens comes through the environment, which the local Ray hands on.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from mint2m_trainer.resume import passes
+import mint2m_trainer.update as real
 from mint2m_trainer.update import PhaseOutcome, RankInputs, Update
+from mint2m_verify import phases
 
-PHASE, TOKENS = "DIE_IN_PHASE", "DIE_AFTER_TOKENS"
+PHASE, RANK, FILLER, LEFT = "DIES_IN_PHASE", "DIES_ON_RANK", "DISK_FILLER", "DISK_ADAPTERS_LEFT"
 
-__all__ = ["DyingUpdate", "RankInputs"]
-
-# A run of seconds is too short for a state of the reverse pass to be due.
-passes.KeptReverse.due = lambda _self: True
+__all__ = ["DyingUpdate", "FillingUpdate", "RankInputs"]
 
 
 class DyingUpdate(Update):
-    """An update that no handler of its own process sees the end of."""
+    """An update one rank of which is killed where its peers count on it."""
 
     def run(self, phase: str, progress: Callable[[str, int, int], None]) -> PhaseOutcome:
-        def watched(label: str, done: int, total: int) -> None:
-            progress(label, done, total)
-            if phase == os.environ.get(PHASE) and self._inputs.rank == 1 and done >= int(os.environ[TOKENS]):
-                os.kill(os.getpid(), signal.SIGKILL)
+        if phase == os.environ[PHASE] and self._inputs.rank == int(os.environ[RANK]):
+            if phase == phases.CHECKPOINT:
+                real.save_checkpoint = _die  # by then rank 0 has put the stepped adapter in its place
+            elif phase == phases.FINALIZE:
+                real.write_scores = _die  # the gradient is on disk by then, where this is rank 0
+            elif phase == phases.MATERIALIZE:
+                real.write_adapter_copy = _after(real.write_adapter_copy)
+            if phase in (phases.CHECKPOINT, phases.FINALIZE, phases.MATERIALIZE) and self._inputs.rank == 0:
+                return super().run(phase, progress)
+            if phase == phases.CHECKPOINT:
+                return super().run(phase, progress)
+            _die()
+        return super().run(phase, progress)
 
-        return super().run(phase, watched)
+
+class FillingUpdate(Update):
+    """An update whose disk has room for only so many adapters when the checkpoint begins."""
+
+    def run(self, phase: str, progress: Callable[[str, int, int], None]) -> PhaseOutcome:
+        if phase == phases.CHECKPOINT and self._inputs.rank == 0:
+            adapter = self._inputs.run_dir / "artifacts/adapter-before/adapter_model.safetensors"
+            _fill(Path(os.environ[FILLER]), int(float(os.environ[LEFT]) * adapter.stat().st_size))
+        return super().run(phase, progress)
+
+
+def _fill(filler: Path, left: int) -> None:
+    free = os.statvfs(filler.parent)
+    size = free.f_bavail * free.f_frsize - left
+    with filler.open("wb") as stream:
+        os.posix_fallocate(stream.fileno(), 0, size)
+
+
+def _after(act: Callable[..., Any]) -> Callable[..., Any]:
+    def then_die(*arguments: Any) -> None:
+        act(*arguments)
+        _die()
+
+    return then_die
+
+
+def _die(*_arguments: Any, **_named: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -28,7 +28,7 @@ def run(root: Path, profile: Path, *words: str, phase: str = "", tokens: int = 0
     }
     done = subprocess.run(
         [
-            *(sys.executable, str(HERE / "drive_run.py"), "dying_backend:DyingUpdate"),
+            *(sys.executable, str(HERE / "drive_run.py"), "chunk_dying_backend:DyingUpdate"),
             *("run", "--deployment", "local", "--profile", str(profile), "--output", str(root)),
             *("--format", "json", *words),
         ],

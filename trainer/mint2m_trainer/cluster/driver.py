@@ -2,7 +2,8 @@
 
 The rule: everything that can be refused is refused before Ray starts; from the first journal line on, every way out
 goes through the same shutdown; and a receipt is written only when all phases ran and everything owned is absent. A
-failure or an interrupt leaves inputs, plan and journal, and no receipt.
+failure or an interrupt leaves inputs, plan and journal, finished files of the phases that were completed, and instead
+of the receipt a failed receipt, which says where it stopped and that no weight was changed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mint2m_trainer.cluster.directory import prepare, remove_half_written
+from mint2m_trainer.cluster.failure import Stopped, discard_unreceipted, write_failed_receipt
 from mint2m_trainer.cluster.interrupt import Interrupted, Stop
 from mint2m_trainer.cluster.journal import Journal, opened_words, read, utc_now
 from mint2m_trainer.cluster.leftovers import settle_local
@@ -25,6 +27,7 @@ from mint2m_trainer.cluster.narration import phase_line, stage_name
 from mint2m_trainer.cluster.outcome import Ended, disagreements, rank_sessions, write_receipt
 from mint2m_trainer.cluster.progress import Silent, Watcher
 from mint2m_trainer.cluster.ray_session import LOCAL, RaySession, close_ray, open_ray, ray_silenced
+from mint2m_trainer.outputs import present
 from mint2m_trainer.resume.folder import Progress as KeptProgress
 from mint2m_trainer.resume.folder import ProgressFolder, input_identity
 from mint2m_verify import layout
@@ -67,6 +70,7 @@ def train(
     watcher: Watcher | None = None,
     backend: str = BACKEND,
     progress: KeptProgress | None = None,
+    instruments: Path | None = None,
 ) -> Trained:
     """Run the plan in the run directory `root`.
 
@@ -77,6 +81,7 @@ def train(
         journal_path: `root/ownership.jsonl` unless given.
         backend: `module:attribute` of the update; its module also has `RankInputs`.
         progress: where capture and reverse keep their work, and go on from it; None keeps nothing.
+        instruments: directory, outside `root`, for what the ranks' instruments see; None watches nothing.
 
     Raises:
         FindingError: `backend.unavailable`, `plan.*`, `ownership.exists`, `progress.*`, `ray.*`, `rank.*`, `run.*`.
@@ -102,6 +107,7 @@ def train(
             )
         root.mkdir(parents=True, exist_ok=True)
         prepare(root, plan, inputs, examination.doctor)
+        found_there = present(root)
         with Journal.create(journal_path, plan_sha256=plan.plan_sha256, execution_id=execution_id) as journal:
             journal.write("opened", detail=opened_words(plan.run_id, None if folder is None else folder.path))
             run = _Run(
@@ -112,10 +118,27 @@ def train(
                 watcher=watcher,
                 backend=backend,
                 progress=None if folder is None else folder.path,
+                instruments=instruments,
             )
-            ended = run.through()
-        sessions = rank_sessions(plan, execution_id, run.hellos, run.replies, ended)
-        receipt = write_receipt(root, plan, sessions, ended, started_at=started_at, ended_at=utc_now())
+            try:
+                ended = run.through()
+                sessions = rank_sessions(plan, execution_id, run.hellos, run.replies, ended)
+                receipt = write_receipt(root, plan, sessions, ended, started_at=started_at, ended_at=utc_now())
+            except BaseException as fault:
+                discarded = discard_unreceipted(root, run.stage, but=found_there)
+                write_failed_receipt(
+                    root,
+                    plan,
+                    fault,
+                    Stopped(
+                        execution_id=execution_id,
+                        started_at=started_at,
+                        stage=run.stage,
+                        completed=tuple(run.replies),
+                        discarded=discarded,
+                    ),
+                )
+                raise
         if folder is not None and progress is not None and progress.removed_after:
             _remove(folder, watcher)
     return Trained(receipt=receipt, replies=run.replies)
@@ -142,13 +165,15 @@ class _Run:
         watcher: Watcher,
         backend: str,
         progress: Path | None,
+        instruments: Path | None,
     ) -> None:
         self._root, self._plan, self._inputs, self._progress = root, plan, inputs, progress
         self._journal, self._watcher, self._backend = journal, watcher, backend
+        self._instruments = instruments
         self._stop = Stop()
         self._session: RaySession | None = None
         self._ranks: Ranks | None = None
-        self._stage = "start"
+        self.stage = "start"
         self.hellos: tuple[Hello, ...] = ()
         self.replies: dict[str, tuple[PhaseReply, ...]] = {}
 
@@ -173,7 +198,7 @@ class _Run:
             hint += f"; a new run with --progress {shlex.quote(str(self._progress))} goes on from what was kept"
         if interrupt is not None:
             what = f"still there: {', '.join(remaining)}" if remaining else "everything this run owned is absent"
-            raise FindingError(found("run.interrupted", stage=self._stage, actual=what, hint=hint)) from interrupt
+            raise FindingError(found("run.interrupted", stage=self.stage, actual=what, hint=hint)) from interrupt
         if remaining:
             raise FindingError(found("run.cleanup-incomplete", actual=", ".join(remaining), hint=hint))
         return ended
@@ -206,7 +231,7 @@ class _Run:
             raise RuntimeError("no ranks to drive")
         for phase in self._plan.phases:
             self._stop.check()
-            self._stage, begun = phase, time.monotonic()
+            self.stage, begun = phase, time.monotonic()
             self._watcher.advance(stage_name(phase), 0, 1)
             replies = self._ranks.run(phase, self._tell)
             for fault in disagreements(replies):
@@ -216,10 +241,11 @@ class _Run:
             line = phase_line(self._plan, self._inputs.fixture.rollout, replies, time.monotonic() - begun)
             if line is not None:
                 self._watcher.stage(line.name, line.text)
+        self.stage = "receipt"
 
     def _tell(self, word: Progress) -> None:
         # All ranks work on the same units in lock step, so rank 0 speaks for all.
-        if word.rank == 0 and word.phase == self._stage:
+        if word.rank == 0 and word.phase == self.stage:
             self._watcher.advance(stage_name(word.phase), word.done, word.total)
 
     def _task(self, rank: int) -> RankTask:
@@ -239,6 +265,7 @@ class _Run:
             image_digest=plan.deployment.image_digest,
             backend=self._backend,
             progress=self._progress,
+            instruments=self._instruments,
         )
 
     def _cleanup_command(self) -> str:
@@ -274,7 +301,7 @@ class _Run:
         if remaining:
             self._journal.write("cleanup-failed", detail="; ".join(remaining))
         else:
-            self._journal.write("closed", detail="complete" if complete else f"stopped in {self._stage}")
+            self._journal.write("closed", detail="complete" if complete else f"stopped in {self.stage}")
         names, placement = {item.name for item in owned}, self._plan.placement
         ended = Ended(
             actor_ids=ids,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from mint2m_trainer.faults import InputError
+from mint2m_trainer.faults import Cause, cause_of, words_of
 from mint2m_verify.documents.base import FileRef
 from mint2m_verify.documents.inputs import Rollout, RunProfile
 from mint2m_verify.documents.records import PhaseEvidence
-from mint2m_verify.finding import FindingError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +33,8 @@ class RankTask:
     backend: str
     #: Where capture and reverse keep their work; None keeps nothing.
     progress: Path | None = None
+    #: Where the rank's instruments write; None watches nothing.
+    instruments: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,32 +82,13 @@ class Progress:
     total: int
 
 
-class Cause(enum.StrEnum):
-    """What sort of thing stopped a rank; decides the exit code."""
-
-    INPUT = "input"  # what the operator gave
-    REFUSED = "refused"  # the update's own checks
-    RESOURCE = "resource"  # memory, disk, a broken connection
-    BUG = "bug"  # what only a programming error raises
-
-    @property
-    def finding_id(self) -> str:
-        """What the operator reads."""
-        return {"input": "rank.input-refused", "refused": "rank.failed", "resource": "rank.resource"}.get(
-            self.value, "rank.internal"
-        )
-
-
-#: Exceptions that no input should cause.
-_BUGS = (NameError, TypeError, AttributeError, LookupError, AssertionError, NotImplementedError)
-
-
-def _cause_of(fault: Exception) -> Cause:
-    if isinstance(fault, InputError):
-        return Cause.INPUT
-    if isinstance(fault, OSError | MemoryError) or "OutOfMemory" in type(fault).__name__:
-        return Cause.RESOURCE
-    return Cause.BUG if isinstance(fault, _BUGS) else Cause.REFUSED
+#: What the operator reads of each sort.
+FINDING_IDS: Mapping[Cause, str] = {
+    Cause.INPUT: "rank.input-refused",
+    Cause.REFUSED: "rank.failed",
+    Cause.RESOURCE: "rank.resource",
+    Cause.BUG: "rank.internal",
+}
 
 
 class RankError(Exception):
@@ -137,10 +119,7 @@ class told_as_rank_error:  # noqa: N801 - used like a function
             return False
         import traceback
 
-        text = str(fault)
-        if isinstance(fault, FindingError):
-            finding = fault.finding
-            facts = [finding.file, finding.pointer, finding.actual]
-            text = "; ".join([text, *(fact for fact in facts if fact is not None)])
         trace_text = "".join(traceback.format_exception(fault))
-        raise RankError(self._rank, self._phase, _cause_of(fault), type(fault).__name__, text, trace_text) from None
+        raise RankError(
+            self._rank, self._phase, cause_of(fault), type(fault).__name__, words_of(fault), trace_text
+        ) from None

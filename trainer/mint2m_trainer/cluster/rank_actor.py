@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import ray
@@ -127,23 +128,25 @@ class RankActor:
         )
         module, _, attribute = task.backend.partition(":")
         found = importlib.import_module(module)
-        backend: Backend = getattr(found, attribute)(
-            found.RankInputs(
-                rank=task.rank,
-                world_size=task.world_size,
-                master_address=rendezvous.address,
-                master_port=rendezvous.port,
-                run_dir=task.run_dir,
-                snapshot=task.snapshot,
-                adapter=task.adapter,
-                profile=task.profile,
-                rollout=task.rollout,
-                plan_sha256=task.plan_sha256,
-                execution_id=task.execution_id,
-                image_digest=task.image_digest,
-                progress=task.progress,
-            )
+        inputs = found.RankInputs(
+            rank=task.rank,
+            world_size=task.world_size,
+            master_address=rendezvous.address,
+            master_port=rendezvous.port,
+            run_dir=task.run_dir,
+            snapshot=task.snapshot,
+            adapter=task.adapter,
+            profile=task.profile,
+            rollout=task.rollout,
+            plan_sha256=task.plan_sha256,
+            execution_id=task.execution_id,
+            image_digest=task.image_digest,
+            progress=task.progress,
         )
+        if task.instruments is not None:
+            task.instruments.mkdir(parents=True, exist_ok=True)  # each node has a disk of its own
+            inputs = replace(inputs, instruments=task.instruments)
+        backend: Backend = getattr(found, attribute)(inputs)
         if tuple(backend.phases) != task.phases:
             raise RuntimeError(f"the backend runs {backend.phases}, the plan has {task.phases}")
         return backend

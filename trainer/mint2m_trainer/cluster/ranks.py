@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from mint2m_trainer.cluster.coordinator import Coordinator
 from mint2m_trainer.cluster.journal import Journal, resource
-from mint2m_trainer.cluster.messages import Hello, PhaseReply, Progress, RankError, RankTask, Rendezvous
+from mint2m_trainer.cluster.messages import FINDING_IDS, Hello, PhaseReply, Progress, RankError, RankTask, Rendezvous
 from mint2m_trainer.cluster.nodes import bundle_resources
 from mint2m_trainer.cluster.process import ProcessId, alive
 from mint2m_trainer.cluster.rank_actor import RankActor
@@ -30,6 +30,9 @@ from mint2m_verify.finding import FindingError, found
 
 #: Seconds between looks at the ranks: an interrupt, a dead rank and a word of progress are noticed this soon.
 _POLL_S = 0.1
+
+#: Seconds in which Ray says that a rank is dead after the other ranks have noticed.
+_DEATH_HEARD_S = 5.0
 
 #: Environment of every rank. Without the first, torch compiles for 25 s before the first forward on CPU; one thread
 #: a rank, so that two ranks do not fight over cores and results do not depend on a machine's core count.
@@ -219,7 +222,10 @@ class Ranks:
             self.check()
             done, waiting = ray.wait(waiting, num_returns=1, timeout=_POLL_S)
             for reference in done:
-                answers[asked[reference]] = _answer(reference, asked[reference], phase)
+                try:
+                    answers[asked[reference]] = _answer(reference, asked[reference], phase)
+                except FindingError as fault:
+                    raise _dead_before(fault, {other: asked[other] for other in waiting}, phase) from fault
             if watch is not None and waiting:
                 self._watch(watch)
             if waiting and time.monotonic() > deadline:
@@ -284,10 +290,27 @@ def _answer(reference: Any, rank: int, phase: str) -> Any:
         if not isinstance(cause, RankError):
             raise FindingError(found("rank.failed", stage=phase, actual=f"rank {rank}: {cause}")) from fault
         actual = f"rank {rank}: {cause.kind}: {cause.text}"
-        raise RankFailedError(found(cause.cause.finding_id, stage=phase, actual=actual), cause.trace) from fault
+        raise RankFailedError(found(FINDING_IDS[cause.cause], stage=phase, actual=actual), cause.trace) from fault
     except RayError as fault:
         actual = f"rank {rank}: {str(fault).splitlines()[0]}"
         raise FindingError(found("rank.died", stage=phase, actual=actual)) from fault
+
+
+def _dead_before(fault: FindingError, waiting: Mapping[Any, int], phase: str) -> FindingError:
+    """The death of a rank, where that is what the others' fault comes from.
+
+    Ranks hear of a lost peer at once, through the collective they share with it, and Ray hears of the process later.
+    """
+    deadline, pending = time.monotonic() + _DEATH_HEARD_S, list(waiting)
+    while pending and fault.finding.id != "rank.died" and time.monotonic() < deadline:
+        done, pending = ray.wait(pending, num_returns=1, timeout=_POLL_S)
+        for reference in done:
+            try:
+                _answer(reference, waiting[reference], phase)
+            except FindingError as other:
+                if other.finding.id == "rank.died":
+                    return other
+    return fault
 
 
 class RankFailedError(FindingError):

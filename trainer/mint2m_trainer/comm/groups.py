@@ -6,16 +6,21 @@ parallel state, closing ends both; the two are paired by the owner of the update
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
 from mint2m_trainer import compat  # first: it must precede megatron
 from mint2m_trainer.comm.ledger import Ledger, Tag
+from mint2m_trainer.comm.together import together
 
 from megatron.core import parallel_state  # isort: skip
+
+T = TypeVar("T")
 
 
 class CommError(Exception):
@@ -45,6 +50,11 @@ class Comm:
         if others:
             raise CommError(f"{phase}: collectives of ranks {others} differ from rank 0")
         self.ledger.record(Tag(phase=phase), "agree", local.numel())
+
+    def together(self, phase: str, act: Callable[[], T] | None) -> T | None:
+        """See `comm.together`: this rank's part of the work, which fails on every rank if it fails on one."""
+        self.ledger.record(Tag(phase=phase), "faults", 0)
+        return together(act, group=self.group)
 
 
 def open_comm(

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from mint2m_trainer.faults import InputError
 from mint2m_verify.canonical import JsonValue, parse
+from mint2m_verify.documents import inputs as documents
+from mint2m_verify.documents.base import encode
 from mint2m_verify.files import read_once
 
 #: The payload of the two-million-token profile, beside that profile.
@@ -115,6 +117,11 @@ def parse_positions(value: JsonValue) -> LongPositions:
         mscale_all_dim=_number("mscale_all_dim", rope),
         truncate=_flag("truncate", rope),
     )
+
+
+def of_profile(asked: documents.LongPositions) -> LongPositions:
+    """What a profile asks for, checked like a payload; raises `PositionsError`."""
+    return parse_positions(encode(asked))
 
 
 def apply_to_file(config: Path, positions: LongPositions) -> bytes:

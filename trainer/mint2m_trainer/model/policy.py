@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from mint2m_trainer import compat  # noqa: F401  # first: it must precede megatron
 from mint2m_trainer.comm.groups import Comm
 from mint2m_trainer.comm.ledger import Tag
+from mint2m_trainer.contract.positions import LongPositions
 from mint2m_trainer.model.glm import Bounds, LoraPlan, PrefixModel, build_model
 from mint2m_trainer.model.lora import LoraError, fresh_a
 from mint2m_trainer.model.names import projection_names
@@ -31,7 +32,7 @@ from megatron.core.distributed import DistributedDataParallelConfig  # isort: sk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySource:
-    """What the policy is made of; `adapter` None makes a fresh one from `seed`."""
+    """What the policy is made of; `adapter` None makes a fresh one from `seed`, `positions` None the snapshot's own."""
 
     snapshot: Path
     adapter: Path | None
@@ -42,6 +43,7 @@ class PolicySource:
     dtype: str
     angle_dtype: AngleDtype
     bounds: Bounds
+    positions: LongPositions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,10 @@ class Policy:
         """The whole finalized gradient, on every rank; a collective."""
         return self.gather({name: p.main_grad for name, p in self.trainable()}, phase)
 
+    def local_gradients(self) -> Sequence[tuple[str, Tensor]]:
+        """This rank's own gradient so far by PEFT name, before any reduction."""
+        return tuple((name, p.main_grad) for name, p in self.trainable())
+
     def replicated_gradient_bytes(self) -> int:
         """Payload of the gradient reduction: what every rank holds; experts' gradients stay where they are."""
         grads = [p.main_grad for _, p in self.trainable() if getattr(p, "allreduce", True)]
@@ -95,7 +101,7 @@ def materialize(source: PolicySource, comm: Comm) -> Policy:
         SpecError, SnapshotError: the snapshot is not a model of this family.
         AdapterError, LoraError: the adapter is malformed or not the one planned.
     """
-    spec = read_spec(source.snapshot)
+    spec = read_spec(source.snapshot, source.positions)
     planned = family_projections(spec, source.families)
     adapter = None if source.adapter is None else read_adapter(source.adapter)
     if adapter is not None:

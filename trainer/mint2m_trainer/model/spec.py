@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from mint2m_trainer.contract.positions import LongPositions
 from mint2m_trainer.faults import InputError
 
 #: Members that change no number of a forward or backward pass.
@@ -151,11 +152,15 @@ def yarn_magnitude(factor: float, mscale: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
-def read_spec(snapshot: Path) -> ModelSpec:
+def read_spec(snapshot: Path, positions: LongPositions | None = None) -> ModelSpec:
     """Parse `snapshot/config.json`.
+
+    Args:
+        positions: to be put on the checkpoint in place of its own; None leaves them as they are.
 
     Raises:
         SpecError: a member is missing, unknown or outside what is supported.
+        PositionsError: the positions do not fit the checkpoint.
     """
     try:
         config = json.loads((snapshot / "config.json").read_text(encoding="utf-8"))
@@ -163,7 +168,7 @@ def read_spec(snapshot: Path) -> ModelSpec:
         raise SpecError("", "a JSON object", str(fault)) from fault
     if not isinstance(config, dict):
         raise SpecError("", "a JSON object", type(config).__name__)
-    return parse_spec(config)
+    return parse_spec(config if positions is None else positions.applied(config))
 
 
 def parse_spec(config: Mapping[str, Any]) -> ModelSpec:

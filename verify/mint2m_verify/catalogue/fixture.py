@@ -128,6 +128,21 @@ ENTRIES = (
         explanation="Rewards are only accepted where the verifier can compute them itself. Rules are versioned by name.",
     ),
     Entry(
+        id="fixture.advantages-not-permitted",
+        verdict=Verdict.FAILED,
+        message="the rollout brings advantages that the profile does not take",
+        explanation=(
+            "Advantages follow from the rewards unless the profile's advantage_source is `rollout`. This rollout has one for each\n"
+            "token all the same: it was made for another profile. Take them out, or have a profile approved that takes them."
+        ),
+    ),
+    Entry(
+        id="fixture.advantages-missing",
+        verdict=Verdict.FAILED,
+        message="the rollout lacks the advantages that the profile takes from it",
+        explanation="With advantage_source `rollout` the rollout must have one for each response token. Give them, or leave it out.",
+    ),
+    Entry(
         id="fixture.logprob-positive",
         verdict=Verdict.FAILED,
         message="a log-prob is greater than zero",

@@ -7,6 +7,26 @@ from mint2m_verify.finding import Verdict
 
 ENTRIES = (
     Entry(
+        id="parity.trace-diverged",
+        verdict=Verdict.FAILED,
+        message="the two runs part in this layer",
+        explanation=(
+            "Both runs were traced layer by layer. This is the first place, in the order of cause, where a token's hidden state\n"
+            "differs by more than the bound, or where other rows or experts were chosen: the lowest layer of the first phase, and in\n"
+            "it selection before experts before the hidden state. Look at this layer's weights on the ranks that are named; what\n"
+            "lies above it follows."
+        ),
+    ),
+    Entry(
+        id="parity.trace-invalid",
+        verdict=Verdict.BLOCKED,
+        message="the traces cannot be laid beside each other",
+        explanation=(
+            "A directory holds no trace, a file is not one, a rank is missing, strides differ, or the runs have no token in common.\n"
+            "Name two directories that `mint2m run --instruments` wrote."
+        ),
+    ),
+    Entry(
         id="parity.no-overlap",
         verdict=Verdict.FAILED,
         message="the two sides have no gradient tensor in common",

@@ -126,6 +126,12 @@ ENTRIES = (
         "The deployment names a PEFT adapter directory that cannot be read.",
     ),
     _blocked(
+        "adapter.malformed",
+        "the adapter is not one that can be read whole",
+        "A setting that would change the function, a tensor without its pair, of another rank or not finite, or, with --fused,\n"
+        "an expert without LoRA: what is not understood is not written in another form.",
+    ),
+    _blocked(
         "fixture.placeholder-hash",
         "the fixture hash is all zeros",
         "The hash in the template stands for a value that nobody filled in; it binds no fixture.",

@@ -17,6 +17,17 @@ def _entry(id: str, message: str, meaning: str) -> Entry:
 
 
 ENTRIES = (
+    Entry(
+        id="receipt.failed",
+        verdict=Verdict.FAILED,
+        message="the run did not come through, and says so",
+        explanation=(
+            "The directory holds failed-receipt.json: the update was begun and stopped where the finding says. No weight was\n"
+            "changed: adapter, checkpoint and whatever else the phase had written were removed, finished files of earlier phases\n"
+            "stay, and none of them proves anything. Mend the cause that the failed receipt names and run into a new directory."
+        ),
+        hint="run again into a new directory",
+    ),
     _entry(
         "receipt.mismatch",
         "the receipt says something else than the evidence",

@@ -6,6 +6,7 @@ signatures cover bytes. Member names are the schemas' own.
 
 from mint2m_verify.documents.base import Document, FileRef
 from mint2m_verify.documents.external_claim import ExternalClaim
+from mint2m_verify.documents.failure import FailedReceipt
 from mint2m_verify.documents.inputs import (
     Deployment,
     OptimizerContract,
@@ -49,6 +50,7 @@ __all__ = [
     "DoctorCheck",
     "Document",
     "ExternalClaim",
+    "FailedReceipt",
     "FileManifest",
     "FileRef",
     "LoadedTensors",

@@ -93,9 +93,37 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class YarnParameters:
+    """YaRN (arXiv 2309.00071) by Hugging Face's names; every member is stated, none has a default."""
+
+    rope_type: Literal["yarn"]
+    rope_theta: float
+    factor: float
+    original_max_position_embeddings: int
+    beta_fast: float
+    beta_slow: float
+    mscale: float
+    mscale_all_dim: float
+    truncate: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongPositions:
+    """Positions that a profile puts on a checkpoint in place of its own."""
+
+    max_position_embeddings: int
+    rope_parameters: YarnParameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelNumerics:
+    """`positions` stretches the checkpoint's positions; without it they are used as they are."""
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"positions"})
+
     dtype: Literal["float32", "bfloat16", "float64"]
     rope_angle_dtype: Literal["float32", "float64"]
+    positions: LongPositions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +156,13 @@ class OptimizerContract:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpoOptions:
-    """The constants of the loss; `norm_tokens` is the divisor of `sequence_sum_norm` and null elsewhere."""
+    """The constants of the loss; `norm_tokens` is the divisor of `sequence_sum_norm` and null elsewhere.
+
+    `advantage_source` `rollout` takes one advantage for each response token from the rollout; without it they follow
+    from the rewards.
+    """
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"advantage_source"})
 
     clip_low: float
     clip_high: float
@@ -140,6 +174,7 @@ class GrpoOptions:
     norm_tokens: int | None
     old_source: Source
     ref_source: Source
+    advantage_source: Literal["rewards", "rollout"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,15 +278,20 @@ class TrainingPayload(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout(Document):
-    """Prompt tokens, G responses, rewards, and log-probs of R or R-1 entries a response (null: to be recomputed)."""
+    """Prompt tokens, G responses, rewards, and log-probs of R or R-1 entries a response (null: to be recomputed).
+
+    `advantages`, R a response, are there only where the profile takes them from here.
+    """
 
     NAME: ClassVar[str] = "rollout"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"advantages"})
 
     prompt_tokens: tuple[int, ...]
     responses: tuple[tuple[int, ...], ...]
     rewards: tuple[float, ...]
     old_logprobs: tuple[tuple[float, ...], ...] | None
     ref_logprobs: tuple[tuple[float, ...], ...] | None
+    advantages: tuple[tuple[float, ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from mint2m_verify.documents.base import Document, FileRef, encode
 from mint2m_verify.documents.inputs import (
     ClaimScope,
     HardwareClass,
+    LongPositions,
     OptimizerContract,
     PrefixGradient,
     Source,
@@ -179,7 +180,12 @@ class RankSessions(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseScores:
-    """One response by token; the lists cover the scored tokens, which start at `first_scored`."""
+    """One response by token; the lists cover the scored tokens, which start at `first_scored`.
+
+    `advantages` are there where each token has its own, from the rollout.
+    """
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"advantages"})
 
     response: int
     tokens: tuple[int, ...]
@@ -190,18 +196,19 @@ class ResponseScores:
     loss: tuple[float, ...]
     clipped_low: int
     clipped_high: int
+    advantages: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores(Document):
-    """Scores and losses by token, and the aggregated loss."""
+    """Scores and losses by token, and the aggregated loss; `advantages` is null where each token has its own."""
 
     NAME: ClassVar[str] = "scores"
 
     plan_sha256: str
     execution_id: str
     rewards: tuple[float, ...]
-    advantages: tuple[float, ...]
+    advantages: tuple[float, ...] | None
     old_source: Source
     ref_source: Source | None
     responses: tuple[ResponseScores, ...]
@@ -212,6 +219,13 @@ class Scores(Document):
     scored_tokens: int
     gradient_norm: float
     clip_coefficient: float
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether any advantage is not zero; without one there is no policy gradient."""
+        if self.advantages is not None:
+            return any(self.advantages)
+        return any(any(entry.advantages or ()) for entry in self.responses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +254,7 @@ class TrainingReceipt(Document):
     """One GRPO update: what ran, bound to every file it left."""
 
     NAME: ClassVar[str] = "training-receipt"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"positions"})
 
     run_id: str
     plan_sha256: str
@@ -264,3 +279,4 @@ class TrainingReceipt(Document):
     clip_coefficient: float
     files: ReceiptFiles
     cleanup: ReceiptCleanup
+    positions: LongPositions | None = None

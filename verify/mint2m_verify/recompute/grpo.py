@@ -72,7 +72,7 @@ def token_losses(
     policy: Sequence[float],
     old: Sequence[float],
     reference: Sequence[float] | None,
-    advantage: float,
+    advantage: float | Sequence[float],
     options: GrpoOptions,
     epsilon: float,
 ) -> TokenLosses:
@@ -80,17 +80,18 @@ def token_losses(
 
     Args:
         policy, old, reference: log-probs, each [R]; `reference` is None where `kl_beta` is 0.
-        advantage: of the response.
+        advantage: of the response, or of each token, [R].
         epsilon: machine epsilon of the run's arithmetic.
     """
     new, before = np.asarray(policy, dtype=np.float64), np.asarray(old, dtype=np.float64)
+    each: Vector = np.broadcast_to(np.asarray(advantage, dtype=np.float64), new.shape)  # [R]
     difference = new - before  # [R]
     with np.errstate(over="ignore"):
         ratio = np.exp(difference)  # [R]
     low, high = 1.0 - options.clip_low, 1.0 + options.clip_high
-    gain = np.minimum(ratio * advantage, np.clip(ratio, low, high) * advantage)  # [R]
-    if options.clip_dual is not None and advantage < 0:
-        gain = np.maximum(gain, options.clip_dual * advantage)
+    gain = np.minimum(ratio * each, np.clip(ratio, low, high) * each)  # [R]
+    if options.clip_dual is not None:
+        gain = np.where(each < 0, np.maximum(gain, options.clip_dual * each), gain)
     loss, kl = -gain, None
     kl_moved = np.zeros_like(loss)
     # exp of a rounded difference is off by the difference's own rounding; each product and sum adds one more.
@@ -98,9 +99,9 @@ def token_losses(
     ratio_slack = uncertain * ratio
     # A ratio that is surely past its bound no longer moves the loss. If it did here, a ratio of 1e300 would lend its
     # own rounding to a loss of 1, and any loss would be near enough.
-    bound = high if advantage > 0 else options.clip_dual
-    saturated = np.zeros(ratio.shape, dtype=bool) if bound is None else ratio * (1 - uncertain) > bound  # [R]
-    moved = np.where(saturated, 0.0, np.abs(advantage) * ratio_slack)
+    bound = np.where(each > 0, high, np.inf if options.clip_dual is None else options.clip_dual)  # [R]
+    saturated = ratio * (1 - uncertain) > bound  # [R]
+    moved = np.where(saturated, 0.0, np.abs(each) * ratio_slack)
     if reference is not None:
         anchor = np.asarray(reference, dtype=np.float64)
         kl = drift(new, anchor, options.kl_estimator)
@@ -117,8 +118,8 @@ def token_losses(
         slack=moved + 4 * epsilon * (1 + np.abs(loss)),
         ratio_slack=ratio_slack + 4 * epsilon,
         kl_slack=4 * epsilon * kl_moved,
-        clipped_low=_count(low - ratio, edge, active=advantage < 0),
-        clipped_high=_count(ratio - high, edge, active=advantage > 0),
+        clipped_low=_count(low - ratio, edge, active=each < 0),
+        clipped_high=_count(ratio - high, edge, active=each > 0),
     )
 
 
@@ -167,7 +168,5 @@ def token_weights(scored: Sequence[int], options: GrpoOptions) -> tuple[float, .
             assert_never(options.aggregation)
 
 
-def _count(beyond: Vector, edge: Vector, *, active: bool) -> CountRange:
-    if not active:
-        return CountRange(sure=0, possible=0)
-    return CountRange(sure=int(np.sum(beyond > edge)), possible=int(np.sum(beyond > -edge)))
+def _count(beyond: Vector, edge: Vector, *, active: npt.NDArray[np.bool_]) -> CountRange:
+    return CountRange(sure=int(np.sum(active & (beyond > edge))), possible=int(np.sum(active & (beyond > -edge))))

@@ -98,15 +98,37 @@ def check_rewards(scores: Scores, rollout: Rollout, payload: TrainingPayload) ->
     return ", ".join(words)
 
 
+def check_token_advantages(scores: Scores, rollout: Rollout, profile: RunProfile) -> Check:
+    """Each token's advantage is the rollout's; that it follows from anything is the operator's word."""
+    count = 0
+    if rollout.advantages is None:
+        yield _fault("grpo.advantage-mismatch", "/responses", "advantages in the rollout", "none")
+        return "none"
+    yield from _same("/advantages", _entries(None), _entries(_length(scores.advantages)))
+    for g, entry in enumerate(scores.responses):
+        source = rollout.advantages[g] if g < len(rollout.advantages) else ()
+        for where, want, have in _tail_differences(source, entry.advantages or (), profile):
+            yield _fault("grpo.advantage-mismatch", f"/responses/{g}/advantages{where}", want, have)
+        count += len(entry.advantages or ())
+    return f"{count}, as in the rollout; rewards do not determine them"
+
+
 def response_losses(scores: Scores, profile: RunProfile) -> tuple[TokenLosses, ...]:
-    """The token losses of each response, from its log-probs and the rewards; lists must fit."""
-    advantages = group_advantages(scores.rewards, profile.grpo.advantage_eps)
+    """The token losses of each response, from its log-probs and its advantages; lists must fit.
+
+    Advantages are those of the rewards, or the tokens' own where the profile takes them from the rollout.
+    """
+    advantages: Sequence[float | Sequence[float]]
+    if profile.grpo.advantage_source == "rollout":
+        advantages = [entry.advantages or () for entry in scores.responses]
+    else:
+        advantages = [float(value) for value in group_advantages(scores.rewards, profile.grpo.advantage_eps)]
     return tuple(
         token_losses(
             policy=entry.policy,
             old=entry.old,
             reference=entry.ref,
-            advantage=float(advantage),
+            advantage=advantage,
             options=profile.grpo,
             epsilon=machine_epsilon(profile.model.dtype),
         )
@@ -117,12 +139,14 @@ def response_losses(scores: Scores, profile: RunProfile) -> tuple[TokenLosses, .
 def check_losses(scores: Scores, losses: Sequence[TokenLosses], profile: RunProfile) -> Check:
     """Advantages, token losses, clip counts, drift and the aggregated loss."""
     largest = 0.0
-    advantages = group_advantages(scores.rewards, profile.grpo.advantage_eps)
-    yield from _same("/advantages", _entries(len(advantages)), _entries(len(scores.advantages)))
-    for g, (right, have) in enumerate(zip(advantages, scores.advantages, strict=False)):
+    advantages: Sequence[float] = ()
+    if profile.grpo.advantage_source != "rollout":
+        advantages = group_advantages(scores.rewards, profile.grpo.advantage_eps).tolist()
+        yield from _same("/advantages", _entries(len(advantages)), _entries(_length(scores.advantages)))
+    for g, (right, have) in enumerate(zip(advantages, scores.advantages or (), strict=False)):
         if not abs(right - have) <= _DOUBLE_SLACK * (1 + abs(right)):
-            yield _fault("grpo.advantage-mismatch", f"/advantages/{g}", repr(float(right)), repr(have))
-        largest = max(largest, abs(float(right) - have))
+            yield _fault("grpo.advantage-mismatch", f"/advantages/{g}", repr(right), repr(have))
+        largest = max(largest, abs(right - have))
     for g, (entry, right_losses) in enumerate(zip(scores.responses, losses, strict=True)):
         where = f"/responses/{g}"
         difference = np.abs(np.asarray(entry.loss) - right_losses.loss)
@@ -200,19 +224,31 @@ def _positive(entry: ResponseScores, where: str) -> Iterator[Finding]:
 
 def _copied(source: Sequence[float], have: Sequence[float], pointer: str, profile: RunProfile) -> Iterator[Finding]:
     """Log-probs taken from the rollout, rounded to the run's dtype; the tail counts where the first is skipped."""
+    for where, expected, actual in _tail_differences(source, have, profile):
+        yield _fault("scores.source-mismatch", f"{pointer}{where}", expected, actual)
+
+
+def _tail_differences(
+    source: Sequence[float], have: Sequence[float], profile: RunProfile
+) -> Iterator[tuple[str, str, str]]:
+    """Where values are not the last of the rollout's in the run's dtype: pointer, expected and actual of the first."""
     kind = np.float64 if profile.model.dtype == "float64" else np.float32
     want = np.asarray(source[max(len(source) - len(have), 0) :], dtype=np.float64)
     values = np.asarray(have, dtype=np.float64)
     if want.shape != values.shape:
-        yield _fault("scores.source-mismatch", pointer, f"{len(have)} of the rollout's", f"{len(source)} there")
+        yield "", f"{len(have)} of the rollout's", f"{len(source)} there"
         return
     for t in np.flatnonzero(want.astype(kind) != values.astype(kind))[:1]:
-        yield _fault("scores.source-mismatch", f"{pointer}/{t}", repr(float(want[t])), repr(float(values[t])))
+        yield f"/{t}", repr(float(want[t])), repr(float(values[t]))
 
 
 def _same(pointer: str, want: object, have: object) -> Iterator[Finding]:
     if want != have:
         yield _fault("scores.mismatch", pointer, str(want), str(have))
+
+
+def _length(values: Sequence[float] | None) -> int | None:
+    return None if values is None else len(values)
 
 
 def _entries(count: int | None) -> str:

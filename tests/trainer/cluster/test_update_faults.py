@@ -1,0 +1,157 @@
+"""A real run that loses a rank in any phase, or its disk at the checkpoint: the old weights, and a failed receipt."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mint2m_trainer.cluster.directory import half_written
+from mint2m_trainer.cluster.journal import read
+from mint2m_trainer.cluster.process import marked
+from mint2m_verify.documents import FailedReceipt
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+HERE = Path(__file__).parent
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def run(deployment: Path, root: Path, backend: str, **environment: str) -> tuple[int, dict[str, Any], str]:
+    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [
+            *(sys.executable, str(HERE / "drive_run.py"), f"dying_backend:{backend}"),
+            *("run", "--deployment", str(deployment), "--output", str(root), "--format", "json"),
+        ],
+        env=os.environ | environment | {"PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def check_left(root: Path, stopped_in: str, finding: str) -> FailedReceipt:
+    """What must be true of every failed run's directory."""
+    receipt = FailedReceipt.parse((root / "failed-receipt.json").read_bytes(), file="failed-receipt.json")
+    assert (receipt.status, receipt.stopped_in, receipt.finding.id) == ("failed", stopped_in, finding)
+    assert stopped_in not in receipt.completed
+    assert receipt.remaining == ()
+    for name in ("receipt.json", "adapter", "checkpoint", "attestations", "artifacts/optimizer-after.safetensors"):
+        assert not (root / name).exists(), name
+    assert not list(half_written(root))
+    done = subprocess.run(
+        [sys.executable, "-m", "mint2m", "verify", "run", str(root), "--consistency-only", "--format", "json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    report = json.loads(done.stdout)
+    assert done.returncode == 1, report
+    assert [fault["id"] for fault in report["findings"] if fault["cause"] is None] == ["receipt.failed"], report
+    assert f"stopped in {stopped_in}: {finding}" in done.stdout
+    return receipt
+
+
+@pytest.mark.parametrize(
+    ("phase", "rank"),
+    [
+        ("bind", 1),
+        ("initialize", 1),
+        ("materialize", 1),
+        ("materialize", 0),
+        ("capture-prefix", 1),
+        ("score-old", 1),
+        ("grpo-0", 1),
+        ("prefix-backward", 1),
+        ("finalize", 1),
+        ("finalize", 0),
+        ("optimizer-step", 1),
+        ("checkpoint", 1),
+        ("checkpoint", 0),
+    ],
+)
+def test_a_rank_that_is_killed_leaves_the_old_weights_and_a_failed_receipt(
+    tmp_path: Path, tiny_deployment: Callable[..., Path], phase: str, rank: int
+) -> None:
+    deployment, root = tiny_deployment(tmp_path / "given"), tmp_path / "out"
+    before = digests(tmp_path / "given")
+    code, report, errors = run(deployment, root, "DyingUpdate", DIES_IN_PHASE=phase, DIES_ON_RANK=str(rank))
+    assert [fault["id"] for fault in report["findings"]] == ["rank.died"], report
+    assert (code, report["findings"][0]["stage"]) == (5, phase)
+    assert f"rank {rank}" in report["findings"][0]["actual"]
+    assert "Traceback" not in errors
+    assert digests(tmp_path / "given") == before
+    check_left(root, phase, "rank.died")
+    left = digests(root)
+    assert ("artifacts/adapter-before/adapter_model.safetensors" in left) == (
+        phase not in ("bind", "initialize", "materialize")
+    )
+    assert ("artifacts/scores.json" in left) == (phase in ("optimizer-step", "checkpoint"))
+    ledger = read(root / "ownership.jsonl")
+    assert ledger.closed
+    assert not ledger.owned
+    assert not marked(ledger.execution_id)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own that a test may fill."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400m", "tmpfs", str(place)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.parametrize(
+    "room",
+    [
+        pytest.param(0, id="nothing"),
+        pytest.param(2, id="adapter-and-half-of-the-moments"),
+        pytest.param(3.3, id="adapter-and-moments"),
+        pytest.param(4.5, id="half-of-the-checkpoint"),
+    ],
+)
+def test_a_full_disk_at_the_checkpoint_leaves_the_old_weights_and_a_failed_receipt(
+    tmp_path: Path, disk: Path, tiny_deployment: Callable[..., Path], room: float
+) -> None:
+    """Room is in adapters: of this one the moments are two, and the checkpoint is three."""
+    deployment, root = tiny_deployment(tmp_path / "given"), disk / "out"
+    before = digests(tmp_path / "given")
+    code, report, errors = run(
+        deployment, root, "FillingUpdate", DISK_FILLER=str(disk / "filler"), DISK_ADAPTERS_LEFT=str(room)
+    )
+    assert code == 5, report
+    assert report["findings"][0]["id"] == ("tool.io" if room == 0 else "rank.resource"), report
+    assert "Traceback" not in errors
+    assert digests(tmp_path / "given") == before
+    if room == 0:
+        # Not even the journal can be written, nor a receipt of any kind; but nothing half-written is there.
+        assert not list(half_written(root))
+        for name in ("receipt.json", "adapter", "checkpoint", "attestations"):
+            assert not (root / name).exists(), name
+    else:
+        assert "rank 0" in report["findings"][0]["actual"]
+        check_left(root, "checkpoint", "rank.resource")
