@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mint2m_trainer.cluster.journal import Journal, read, resource
+from mint2m_trainer.cluster.journal import Journal, opened_words, read, resource
 from mint2m_verify.finding import FindingError
 
 PLAN, EXECUTION = "1" * 64, "2" * 64
@@ -34,6 +34,20 @@ def test_each_line_carries_the_sha256_of_the_line_before(tmp_path: Path) -> None
         hashlib.sha256(lines[1]).hexdigest(),
     ]
     assert {event["execution_id"] for event in events} == {EXECUTION}
+
+
+@pytest.mark.parametrize("place", ["kept", "a folder; progress in another", "../kept"])
+def test_where_progress_is_kept_is_named_from_the_run_and_read_back(tmp_path: Path, place: str) -> None:
+    root = tmp_path / "deep" / "run"
+    root.mkdir(parents=True)
+    folder = (root.parent / place).resolve()
+    for progress in (None, folder):
+        path = root / f"{progress is None}.jsonl"
+        with open_journal(path) as journal:
+            journal.write("opened", detail=opened_words("one", progress, root=root))
+        said = read(path).progress
+        assert (None if said is None else (root / said).resolve()) == progress
+        assert str(tmp_path) not in (read(path).events[0].detail or "")
 
 
 def test_a_line_is_on_disk_before_write_returns(tmp_path: Path) -> None:

@@ -159,12 +159,9 @@ def _report(
         )
     )
     if ledger.progress is not None:
-        kept = "is there" if Path(ledger.progress).is_dir() else "is not there"
-        rows.append(
-            Requirement(
-                required="progress folder: left alone", found=f"{ledger.progress} {kept}", standing=Standing.CHECKED
-            )
-        )
+        folder = (path.parent / ledger.progress).resolve()
+        kept = f"{folder} is {'there' if folder.is_dir() else 'not there'}"
+        rows.append(Requirement(required="progress folder: left alone", found=kept, standing=Standing.CHECKED))
     state = "was closed already; looked at again" if ledger.closed else "closed now"
     rows.append(
         Requirement(

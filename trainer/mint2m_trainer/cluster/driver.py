@@ -109,7 +109,8 @@ def train(
         prepare(root, plan, inputs, examination.doctor)
         found_there = present(root)
         with Journal.create(journal_path, plan_sha256=plan.plan_sha256, execution_id=execution_id) as journal:
-            journal.write("opened", detail=opened_words(plan.run_id, None if folder is None else folder.path))
+            kept = None if folder is None else folder.path
+            journal.write("opened", detail=opened_words(plan.run_id, kept, root=root.resolve()))
             run = _Run(
                 root=root.resolve(),
                 plan=plan,
@@ -117,7 +118,7 @@ def train(
                 journal=journal,
                 watcher=watcher,
                 backend=backend,
-                progress=None if folder is None else folder.path,
+                progress=kept,
                 instruments=instruments,
             )
             try:

@@ -49,9 +49,10 @@ def resource(
 _PROGRESS_IN = "; progress in "
 
 
-def opened_words(run_id: str, progress: Path | None) -> str:
-    """What the first event of a run says."""
-    return f"mint2m train of {run_id}" + ("" if progress is None else f"{_PROGRESS_IN}{progress}")
+def opened_words(run_id: str, progress: Path | None, *, root: Path) -> str:
+    """What the first event of a run says; the journal is evidence, so a folder beside the run is named from there."""
+    words = f"mint2m train of {run_id}"
+    return words if progress is None else f"{words}{_PROGRESS_IN}{os.path.relpath(progress, root)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Ledger:
 
     @property
     def progress(self) -> str | None:
-        """Where the run keeps its progress, which is not its own to remove; None where it keeps none."""
+        """Where the run keeps its progress, from its directory; not its own to remove. None where it keeps none."""
         return (self.events[0].detail or "").partition(_PROGRESS_IN)[2] or None
 
     @property
