@@ -78,10 +78,9 @@ class Findings:
         """Why the file at `path` cannot be what was committed, if it is known."""
         return self._damage.get(path)
 
-    def because(self, fault: Finding | None) -> None:
-        """Keep a finding that explains whatever will be found absent; None explains nothing."""
-        if fault is not None:
-            self._why_absent = self._keep(fault, ())
+    def because(self, fault: Finding) -> None:
+        """Keep a finding that explains whatever will be found absent."""
+        self._why_absent = self._keep(fault, ())
 
     def add(self, faults: Iterable[Finding], *, sources: Sequence[str] = ()) -> None:
         """Keep findings; one without a cause of its own follows from damage to its file or to a source."""

@@ -10,9 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mint2m_verify import layout, phases
 from mint2m_verify.binding import compare_ref
-from mint2m_verify.documents import FileRef, PhaseRecord, Plan, RankSessions, RunProfile, Scores, TrainingReceipt
+from mint2m_verify.documents import (
+    FailedReceipt,
+    FileRef,
+    PhaseRecord,
+    Plan,
+    RankSessions,
+    RunProfile,
+    Scores,
+    TrainingReceipt,
+)
+from mint2m_verify.documents.base import decode
 from mint2m_verify.finding import Finding, found
 from mint2m_verify.findings import Check, Damage
+from mint2m_verify.run_documents import read_value
 
 _FILE = layout.RECEIPT
 
@@ -38,6 +49,16 @@ def check_files(receipt: TrainingReceipt, at_hand: Mapping[str, FileRef], damage
         for fault in compare_ref(ref, at_hand.get(path), path, file=_FILE, pointer=f"/files/{member}"):
             yield fault.following(damage(path))
     return f"{len(PLACES)} files as named"
+
+
+def failure(raw: bytes, *, file: str) -> Finding:
+    """What a failed receipt says of its run; it needs no signature to be believed, since it claims nothing."""
+    value, _ = read_value(FailedReceipt, raw, file=file, canonical_form=True)
+    actual = "a failed receipt that cannot be read"
+    if value is not None:
+        receipt = decode(FailedReceipt, value)
+        actual = f"stopped in {receipt.stopped_in}: {receipt.finding.id}"
+    return found("receipt.failed", file=file, expected=layout.RECEIPT, actual=actual)
 
 
 def check_self(receipt: TrainingReceipt) -> Check:

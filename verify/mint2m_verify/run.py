@@ -23,15 +23,14 @@ from mint2m_verify.anchor import (
     check_outside,
 )
 from mint2m_verify.canonical import sha256_hex
-from mint2m_verify.documents import Doctor, FailedReceipt, FileRef
-from mint2m_verify.documents.base import decode
+from mint2m_verify.documents import Doctor, FileRef
 from mint2m_verify.finding import Finding, NamedDigest, Report, Standing, found
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.fixture import FixtureBytes
 from mint2m_verify.hashed import committed_by_trees, hashed_notes, hashed_standing
 from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.recompute.placement import check_placement
-from mint2m_verify.run_documents import RunDocuments, read_value
+from mint2m_verify.run_documents import RunDocuments
 from mint2m_verify.run_exhibits import run_exhibits
 from mint2m_verify.run_numbers import check_numbers
 from mint2m_verify.seal import Seal, SealFiles, check_predicate, check_subjects, megabytes, read_seal
@@ -71,7 +70,9 @@ def examine_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Examined:
     files = {file.path: file for file in snapshot.files}
     at_hand = {path: FileRef(path=path, sha256=file.entry.sha256, size=file.entry.size) for path, file in files.items()}
     log = Findings()
-    log.because(_failure(files))
+    failed = files.get(layout.FAILED_RECEIPT)
+    if failed is not None:
+        log.because(receipt_check.failure(failed.raw or b"", file=failed.path))
     seal, faults = read_seal(_seal_files(files), anchor)
     vouched = vouch(seal, anchor)
     standing = Standing.UNVERIFIABLE if isinstance(anchor, ConsistencyOnly) else Standing.CHECKED
@@ -92,19 +93,6 @@ def examine_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Examined:
     sessions = None if documents.sessions is None else documents.sessions.document
     shown = replace(report, exhibits=run_exhibits(sessions, report.findings))
     return Examined(report=shown, documents=documents)
-
-
-def _failure(files: Mapping[str, ReadFile]) -> Finding | None:
-    """That the run says of itself that it failed: whatever it lacks follows from that."""
-    file = files.get(layout.FAILED_RECEIPT)
-    if file is None:
-        return None
-    value, _ = read_value(FailedReceipt, file.raw or b"", file=file.path, canonical_form=True)
-    if value is None:
-        return found("receipt.failed", file=file.path, expected=layout.RECEIPT, actual="a failed receipt, unreadable")
-    receipt = decode(FailedReceipt, value)
-    actual = f"stopped in {receipt.stopped_in}: {receipt.finding.id}"
-    return found("receipt.failed", file=file.path, expected=layout.RECEIPT, actual=actual)
 
 
 def _seal_files(files: Mapping[str, ReadFile]) -> SealFiles:

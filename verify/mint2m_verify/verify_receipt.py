@@ -29,7 +29,7 @@ from mint2m_verify.finding import Finding, FindingError, NamedDigest, Report, St
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.named_input import read_named, resolve_named
 from mint2m_verify.policy.anchor import PolicyAnchor
-from mint2m_verify.receipt_check import PLACES, check_files, check_self
+from mint2m_verify.receipt_check import PLACES, check_files, check_self, failure
 from mint2m_verify.run_documents import read_value
 from mint2m_verify.seal import Seal, read_beside, read_seal, short
 from mint2m_verify.statement import BUNDLE_LIMIT
@@ -51,7 +51,9 @@ def verify_receipt(
     raw = read_named(path, name=path.name)
     base = _run_directory(path, root)
     value, faults = read_value(TrainingReceipt, raw, file=path.name, canonical_form=True)
-    if value is None:
+    if value is None and path.name == layout.FAILED_RECEIPT:
+        log.because(failure(raw, file=path.name))
+    elif value is None:
         log.unreadable(path.name, faults)
     seal = _seal(path, seal_path, anchor, log)
     vouched = vouch(seal, anchor)

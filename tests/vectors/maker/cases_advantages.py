@@ -87,14 +87,8 @@ def _(run: Run) -> None:
     run.follow()
 
 
-@vector(
-    "failed-run",
-    "A rank died in the checkpoint: no receipt, no weights, and the run says that it failed.",
-    "receipt.failed",
-    also=("tree.file-missing", "seal.missing"),
-    command=("verify", "run", "{run}", "--consistency-only"),
-)
-def _(run: Run) -> None:
+def failed(run: Run) -> None:
+    """What a failed run leaves: no receipt, no stepped weights, no seal, and a failed receipt."""
     receipt = run.json("receipt.json")
     failed = {
         "schema": "mint2m.failed-receipt/v1",
@@ -113,3 +107,24 @@ def _(run: Run) -> None:
     for path in [path for path in run.files if path.startswith("artifacts/") and path.endswith("-manifest.json")]:
         del run.files[path]
     run.put("failed-receipt.json", failed)
+
+
+@vector(
+    "failed-run",
+    "A rank died in the checkpoint: no receipt, no weights, and the run says that it failed.",
+    "receipt.failed",
+    also=("tree.file-missing", "seal.missing"),
+    command=("verify", "run", "{run}", "--consistency-only"),
+)
+def _(run: Run) -> None:
+    failed(run)
+
+
+@vector(
+    "failed-receipt",
+    "The receipt of a run that failed, looked at alone.",
+    "receipt.failed",
+    command=("verify", "receipt", "{run}/failed-receipt.json", "--consistency-only"),
+)
+def _(run: Run) -> None:
+    failed(run)
