@@ -6,9 +6,10 @@ from evidence passes `escape`.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
-from mint2m_verify.exhibits import Table
+from mint2m_verify.exhibits import Measures, Table
 from mint2m_verify.finding import Finding, Report, Verdict
 from mint2m_verify.render.escape import escape
 
@@ -63,6 +64,9 @@ def _accepted(report: Report) -> Iterator[str]:
         width = max(len(item.name) for item in report.trust.digests)
         for item in report.trust.digests:
             yield f"{escape(item.name).ljust(width)}  {item.sha256}"
+    for shown in report.exhibits:
+        if isinstance(shown, Measures):
+            yield from _measures(shown)
     yield from _not_checked(report.not_checked)
 
 
@@ -133,6 +137,14 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
     widths = [max(len(row[column]) for row in cells) for column in range(len(heads))]
     for row in cells:
         yield "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _measures(shown: Measures) -> Iterator[str]:
+    yield ""
+    yield f"{shown.title}, {shown.note}:"
+    words = ", ".join(f"{escape(row.label)} {row.shown}".replace(" ", "\N{NO-BREAK SPACE}") for row in shown.rows)
+    for line in textwrap.wrap(words, width=110, break_on_hyphens=False, break_long_words=False):
+        yield f"  {line}".replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _not_checked(items: Sequence[str]) -> Iterator[str]:
