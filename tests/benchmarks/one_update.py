@@ -45,6 +45,10 @@ class Request:
     chunk: int
     tile: int
     decisions: Literal["store", "rescore"] = "store"
+    #: This process's place in a world of this trainer's ranks, which meet at `port`; 0 takes a free one for one rank.
+    rank: int = 0
+    ranks: int = 1
+    port: int = 0
     #: `position` makes Hugging Face's selection keep the lower position of equal scores, as this trainer does, by a
     #: whole sort; `device` leaves ties to its top-k, which is faster and trains another model.
     ties: Literal["position", "device"] = "device"
@@ -125,8 +129,9 @@ def run(request: Request) -> Cost:
 
 
 def _ours(request: Request, rollout: Mapping[str, Any]) -> Cost:
+    # Ranks meet anew for the measured run, one port further on: the first may still be closing.
     _update(request, _shortened(rollout))
-    meter, loss, norm = _update(request, rollout)
+    meter, loss, norm = _update(replace(request, port=request.port and request.port + 1), rollout)
     return meter.cost(request, rollout, loss=loss, norm=norm)
 
 
@@ -170,10 +175,10 @@ def rank_inputs(request: Request, rollout: Mapping[str, Any], run_dir: Path) -> 
     from mint2m_verify.documents import Rollout
 
     return RankInputs(
-        rank=0,
-        world_size=1,
+        rank=request.rank,
+        world_size=request.ranks,
         master_address="127.0.0.1",
-        master_port=_free_port(),
+        master_port=request.port or free_port(),
         run_dir=run_dir,
         snapshot=Path(request.snapshot),
         adapter=Path(request.adapter),
@@ -200,6 +205,12 @@ def profile(request: Request, prompt_tokens: int, response_tokens: Sequence[int]
     return replace(
         packaged,
         name="benchmark",
+        topology=replace(
+            packaged.topology,
+            world_size=request.ranks,
+            context_parallel=request.ranks,
+            expert_parallel=request.ranks,
+        ),
         context=replace(packaged.context, prompt_tokens=prompt_tokens, max_response_tokens=max(response_tokens)),
         group_size=len(response_tokens),
         lora=replace(packaged.lora, rank=LORA_RANK, alpha=LORA_ALPHA),
@@ -214,7 +225,7 @@ def profile(request: Request, prompt_tokens: int, response_tokens: Sequence[int]
     )
 
 
-def _free_port() -> int:
+def free_port() -> int:
     import socket
 
     with socket.socket() as probe:
