@@ -2,9 +2,10 @@
 
     python tests/benchmarks/bench_memory.py [--prompt 1024 8192 32768] [--ranks 1] [--chunk 512] [--config JSON]
 
-Each rank of each length is a process of its own; the plan is a rank's, and so is the largest peak. Measured is the high-water mark minus what was resident after loading; planned is
-the plan without what loading leaves: weights, LoRA, and the gradient buffers that it allocates. Exits 1 where the two
-are further apart than the bound, in either direction: a plan that is too high refuses runs that would fit.
+Each rank of each length is a process of its own; the plan is a rank's, and so is the largest peak. Measured is the
+high-water mark minus what was resident after loading; planned is the plan without what loading leaves: weights, LoRA,
+and the gradient buffers that it allocates. Exits 1 where the two are further apart than the bound, in either direction:
+a plan that is too high refuses runs that would fit.
 """
 
 from __future__ import annotations
