@@ -14,7 +14,6 @@ import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -37,6 +36,7 @@ from mint2m_trainer.prefix.decisions import Decisions
 from mint2m_trainer.prefix.layout import Layout
 from mint2m_trainer.prefix.session import LocalLoss, Mode, Session, page_shape
 from mint2m_trainer.prefix.store import PAGE_ROWS, make_store
+from mint2m_trainer.rank_inputs import RankInputs, UpdateError
 from mint2m_trainer.records import Records, write_adapter_copy, write_scores, write_tensors
 from mint2m_trainer.resume.identity import Identity, profile_members, rollout_members
 from mint2m_trainer.resume.passes import Keeping
@@ -44,7 +44,7 @@ from mint2m_trainer.resume.rank_folder import RankFolder
 from mint2m_trainer.scoring import LOSS, Group, ResponseOutcome
 from mint2m_verify import layout as places
 from mint2m_verify import phases
-from mint2m_verify.documents import PhaseEvidence, Rollout, RunProfile
+from mint2m_verify.documents import PhaseEvidence
 from mint2m_verify.runtime_identity import observe
 
 from megatron.core import parallel_state  # isort: skip
@@ -52,37 +52,6 @@ from megatron.core.distributed import finalize_model_grads  # isort: skip
 
 Progress = Callable[[str, int, int], None]
 T = TypeVar("T")
-
-
-class UpdateError(Exception):
-    """A phase was asked for out of order, or after a failure."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankInputs:
-    """What one rank needs. Paths are this machine's; `adapter` None starts a fresh one.
-
-    `baseline` runs each response over the whole sequence instead of a resident prefix. It is for parity only: no
-    profile can ask for it, and it has no phases of the prefix. `instruments` is a directory, there already, for what
-    the instruments see from materialize to finalize; None watches nothing. `progress` is a folder outside the run
-    directory where capture and reverse keep their work and go on from it; None keeps nothing.
-    """
-
-    rank: int
-    world_size: int
-    master_address: str
-    master_port: int
-    run_dir: Path
-    snapshot: Path
-    adapter: Path | None
-    profile: RunProfile
-    rollout: Rollout
-    plan_sha256: str
-    execution_id: str
-    image_digest: str | None
-    baseline: bool = False
-    instruments: Path | None = None
-    progress: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +68,7 @@ class Update:
 
     def __init__(self, inputs: RankInputs) -> None:
         self._inputs, self._profile = inputs, inputs.profile
-        self._check_inputs()
+        inputs.check()
         expected = phases.expected_phases(inputs.profile)
         self.phases = tuple(p for p in expected if not (inputs.baseline and p == phases.PREFIX_BACKWARD))
         self._next, self._failed = 0, False
@@ -177,26 +146,6 @@ class Update:
             self._optimizer.undo()
         if self._inputs.rank == 0:
             discard(self._inputs.run_dir, phase, but=self._found)
-
-    def _check_inputs(self) -> None:
-        profile, rollout = self._profile, self._inputs.rollout
-        topology = profile.topology
-        for subject, planned, given in (
-            ("world size", topology.world_size, self._inputs.world_size),
-            ("context parallel", topology.context_parallel, self._inputs.world_size),
-            ("expert parallel", topology.expert_parallel, self._inputs.world_size),
-            ("tensor parallel", topology.tensor_parallel, 1),
-            ("pipeline parallel", topology.pipeline_parallel, 1),
-            ("prompt tokens", profile.context.prompt_tokens, len(rollout.prompt_tokens)),
-            ("group size", profile.group_size, len(rollout.responses)),
-        ):
-            if planned != given:
-                raise UpdateError(f"{subject}: the profile has {planned}, here it is {given}")
-        if self._inputs.progress is not None and (self._inputs.baseline or self._inputs.instruments is not None):
-            raise UpdateError("a baseline has no prefix to keep, and instruments must see every chunk of one execution")
-        longest = max(map(len, rollout.responses))
-        if longest > profile.context.max_response_tokens:
-            raise UpdateError(f"a response of {longest} tokens exceeds the profile's maximum")
 
     def _phase(self, phase: str, progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
         response = phases.response_of(phase)
