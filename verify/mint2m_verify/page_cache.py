@@ -12,6 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,7 @@ def absent(descriptor: int, start: int, length: int) -> list[tuple[int, int]]:
     return [(start + run.start() * _PAGE, (run.end() - run.start()) * _PAGE) for run in runs]
 
 
+@cache
 def _libc() -> ctypes.CDLL:
     """The C library of this process, with the types of what is called."""
     import ctypes

@@ -37,6 +37,9 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",
+        # A machine that runs other tests beside starts nodes slowly.
+        "RAY_gcs_server_request_timeout_seconds": "300",
+        "RAY_raylet_start_wait_time_s": "300",
     }.items():
         monkeypatch.setenv(name, value)
     from ray.cluster_utils import Cluster

@@ -43,6 +43,8 @@ class RayMachines:
         import ray
 
         asked = {_on(node, _list).remote(str(root)): node for node in self._room}
+        if not asked:
+            return {}
         ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_LISTING_S)
         seen: dict[str, tuple[Listed, ...]] = {}
         for reference in ready:
