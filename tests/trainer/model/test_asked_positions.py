@@ -105,6 +105,7 @@ def test_the_frequencies_are_those_of_the_paper_outside_the_blend_and_between_th
     config = json.loads((small_snapshot / "config.json").read_text())
     config |= {
         "qk_rope_head_dim": width,
+        "qk_head_dim": config["qk_nope_head_dim"] + width,
         "head_dim": width,
         "index_head_dim": width,
         "max_position_embeddings": length,
