@@ -16,6 +16,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "run": (
         "run --deployment local --output run1",
         "run --deployment deployment.json --key release.key --output run1",
+        "run --deployment local-128k --progress run1.progress --output run1",
+        "run --deployment local --instruments watched1 --output run1",
     ),
     "train": ("train --plan run1/plan.json --ownership run1/ownership.jsonl --deployment deployment.json",),
     "cleanup": ("cleanup --plan run1/plan.json --ownership run1/ownership.jsonl",),
@@ -58,10 +60,12 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "trust private-root": ("trust private-root --output root",),
     "parity export": ("parity export --model snapshot --adapter adapter --rollout rollout.json --output ours",),
     "parity compare": ("parity compare theirs ours --max-loss 0.005",),
+    "parity trace": ("parity trace watched1 watched2",),
     "evidence report": ("evidence report runs --key release.pub --report runs.html",),
     "evidence diff": ("evidence diff run1 run2 --max-loss 0.001",),
     "evidence manifest": ("evidence manifest evidence",),
     "model init-tiny": ("model init-tiny --output snapshot --seed 1",),
+    "model export-adapter": ("model export-adapter run1/adapter --fused --output adapter",),
     "model manifest": ("model manifest snapshot --output model-manifest.json",),
     "fixture build": (
         "fixture build --model snapshot --profile profile.json --revision main --text book.txt --question q.txt "

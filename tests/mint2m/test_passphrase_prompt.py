@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import sys
 import time
 from pathlib import Path
@@ -18,16 +19,19 @@ def typed(directory: Path, answers: list[str], *arguments: object) -> tuple[int,
     if process == 0:
         os.chdir(directory)
         os.execv(sys.executable, [sys.executable, "-m", "mint2m", *map(str, arguments)])
-    shown, waiting, deadline = b"", list(answers), time.monotonic() + 60
+    shown, waiting, deadline = b"", list(answers), time.monotonic() + 120
     while time.monotonic() < deadline:
         ready, _, _ = select.select([terminal], [], [], 1)
+        if not ready:
+            continue
         try:
-            part = os.read(terminal, 4096) if ready else b""
+            shown += os.read(terminal, 4096)
         except OSError:  # the process closed its end
             break
-        shown += part
-        if waiting and part.rstrip().endswith(b":"):
+        if waiting and shown.endswith((b":", b": ")):
             os.write(terminal, waiting.pop(0).encode())
+    else:
+        os.kill(process, signal.SIGKILL)
     _, status = os.waitpid(process, 0)
     os.close(terminal)
     assert waiting == [], shown
