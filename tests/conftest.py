@@ -13,8 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# A shell starts what it runs in the background with SIGINT ignored, children inherit that, and a command that is asked to
-# stop by it would go on.
+# A shell starts what it runs in the background with SIGINT ignored; children inherit that, and a command asked to stop
+# would go on.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
