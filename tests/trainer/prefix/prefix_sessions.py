@@ -94,11 +94,12 @@ def session(
     decisions: Decisions | None = None,
     kernels: Kernels | None = None,
     keeping: Keeping | None = None,
+    tokens: tuple[Tensor, list[Tensor]] | None = None,
     **change: object,
 ) -> Session:
-    """A session of `made`; members of `cut` may be given by name."""
+    """A session of `made` over `tokens`, drawn ones where None; members of `cut` may be given by name."""
     laid = Cut(**change) if cut is None else cut  # type: ignore[arg-type]
-    given, tails = token_ids(prompt, responses)
+    given, tails = token_ids(prompt, responses) if tokens is None else tokens
     stores = {"memory": MemoryRowStore, "mapped": MappedRowStore}
     return Session(
         model=made.wrapped,
