@@ -37,7 +37,7 @@ def tests(session: nox.Session) -> None:
         session.run("pytest", *session.posargs, env=QUIET)
         return
     # Two files at a time; but ranks share the cores, and two worlds of them would wait for each other.
-    quick = ("-m", "not slow")
+    quick = ("-m", "not slow", "--durations=20")
     session.run("pytest", *quick, "-n", "2", "--dist", "loadfile", "--ignore=tests/trainer", env=QUIET)
     session.run("pytest", *quick, "tests/trainer", env=QUIET)
 
