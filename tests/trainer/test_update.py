@@ -490,3 +490,14 @@ def test_two_ranks_make_one_update_and_agree_on_it(
     for name in two:
         want = optimizer.first_step(before[name], two[name], coefficient, planned.optimizer)
         assert optimizer.within_rounding(want.parameter, stepped[name], before[name]), name
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
+def test_a_closed_update_leaves_no_process_group_behind(inputs: Callable[..., RankInputs], tmp_path: Path) -> None:
+    """A group that something still refers to keeps its threads, which spin on the sockets of peers that left."""
+
+    def threads_after(number: int) -> int:
+        run(inputs(run_dir=tmp_path / str(number)))
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    assert threads_after(0) == threads_after(1)

@@ -153,4 +153,16 @@ class PrefixMoELayer(MoELayer):
         passage = self._seam.current()
         if passage.rows_only and self.layer_number == self._spec.layers:
             return torch.zeros_like(hidden_states), None
-        return super().forward(hidden_states, *args, **kwargs)
+        result = super().forward(hidden_states, *args, **kwargs)
+        self._let_go()
+        return result
+
+    def _let_go(self) -> None:
+        """Drop what the dispatcher keeps of the graph.
+
+        From there references lead through autograd's hooks to the whole model: a cycle that is never collected, with its
+        process groups, and a layer's activations until the next forward.
+        """
+        for name, value in vars(self.token_dispatcher).items():
+            if isinstance(value, Tensor) and value.requires_grad:
+                setattr(self.token_dispatcher, name, None)
