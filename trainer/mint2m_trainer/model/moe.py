@@ -160,8 +160,8 @@ class PrefixMoELayer(MoELayer):
     def _let_go(self) -> None:
         """Drop what the dispatcher keeps of the graph.
 
-        From there references lead through autograd's hooks to the whole model: a cycle that is never collected, with its
-        process groups, and a layer's activations until the next forward.
+        References lead from there through autograd's hooks to the whole model: a cycle that is never collected, with
+        its process groups, and a layer's activations until the next forward.
         """
         for name, value in vars(self.token_dispatcher).items():
             if isinstance(value, Tensor) and value.requires_grad:
