@@ -36,6 +36,7 @@ def run(oracle: Path, folder: Path, *, ranks: int, chunk: int, mode: str = "exac
     return (run_dir / layout.GRADIENT).read_bytes()
 
 
+@pytest.mark.slow
 def test_two_layouts_choose_alike_and_part_nowhere(shared: Callable[[str], Path], tmp_path: Path) -> None:
     oracle = shared("oracle") / "indexshare"
     one, two, plain = tmp_path / "one", tmp_path / "two", tmp_path / "plain"
