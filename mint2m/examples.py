@@ -53,6 +53,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "sign file payload.json --key release.key",
         "sign file payload.json --private-root root --identity alice@example.org --issuer https://id.example.org",
     ),
+    "sign grant": (
+        "sign grant plan/validation-plan.json --reason 'the July promotion' "
+        "--not-before 2026-07-01T00:00:00Z --not-after 2026-08-01T00:00:00Z --key grantor.key",
+    ),
     "keys new": ("keys new release", "keys new release --type ed25519 --passphrase"),
     "keys show": ("keys show release.pub",),
     "trust init": ("trust init --output policy.json",),

@@ -1,4 +1,4 @@
-"""`mint2m sign tree | file`: the seal of a run directory, the signature of a model's files, the bundle of any file."""
+"""`mint2m sign tree | file | grant`: a run's seal, the signature of a model's files, of any file, a leave to run."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(help="Sign evidence.", no_args_is_help=True)
     group.command("tree")(tree)
     group.command("file")(file)
+    group.command("grant")(grant)
     app.add_typer(group, name="sign")
 
 
@@ -126,3 +127,42 @@ def file(
     )
     chosen = options.choose(ask=ask)
     return files_outcome(sign_files(files, chosen, output=output), chosen.describe(), form)
+
+
+def grant(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A training deployment, or a validation plan.")],
+    reason: Annotated[str, typer.Option("--reason", help="What for, in your words.")],
+    not_before: Annotated[str, typer.Option("--not-before", metavar="TIME", help="From when on, RFC 3339 with Z.")],
+    not_after: Annotated[str, typer.Option("--not-after", metavar="TIME", help="Until when.")],
+    key: Key = None,
+    passphrase_file: PassphraseFile = None,
+    signer: SignerUri = None,
+    public_key: PublicKey = None,
+    sigstore: Sigstore = None,
+    identity_token: IdentityToken = None,
+    private_root: PrivateRoot = None,
+    identity: Identity = None,
+    issuer: Issuer = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="In place of grant.sigstore.json beside FILE.")
+    ] = None,
+    form: Annotated[Format, typer.Option("--format", help="text or json.")] = Format.TEXT,
+) -> Outcome:
+    """Authorize the runs of a deployment, or a promotion run; a policy says whose grants count."""
+    from mint2m.signer_options import ask
+    from mint2m_verify.signers.choose import SignerOptions
+    from mint2m_verify.signers.sign_grant import GrantRequest, sign_grant
+
+    options = SignerOptions(
+        key=key,
+        passphrase_file=passphrase_file,
+        uri=signer,
+        public_key=public_key,
+        sigstore=sigstore,
+        identity_token=identity_token,
+        private_root=private_root,
+        identity=identity,
+        issuer=issuer,
+    )
+    request = GrantRequest(file=file, reason=reason, not_before=not_before, not_after=not_after, output=output)
+    return present(sign_grant(request, options.choose(ask=ask)), form)

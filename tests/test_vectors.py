@@ -71,7 +71,6 @@ UNREACHED = {
     "fixture.reward-rule-unknown": "the schema refuses the rule first; tests/verify/test_rewards.py",
     "sigstore": "bundles of certificates and logs, made by the test; tests/verify/sigstore_bundle/test_reasons.py",
     "policy.payload-differs": "a seal's co-signatures have seal.cosignature-differs; tests/verify/policy/test_judge.py",
-    "policy.statement-type": "a seal of another type is seal.invalid first; tests/verify/policy/test_judge.py",
     "policy.version-too-old": "of releases; tests/verify/policy/test_judge.py",
     "explain": "of `explain`",
     "tool": "a bug, a fault of the machine or a missing extra; tests/mint2m/test_main.py",

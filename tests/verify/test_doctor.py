@@ -16,6 +16,9 @@ from mint2m_trainer.deployments import PACKAGED, build
 from mint2m_verify import schema
 from mint2m_verify.doctor import examine_checkout, examine_run
 from mint2m_verify.doctor.machine import DISABLE_BACKEND, TRAINER_PACKAGES, release
+from mint2m_verify.signers.choose import key_file_signer
+from mint2m_verify.signers.sign_grant import GrantRequest, sign_grant
+from mint2m_verify.signing import new_key_pair
 
 ROOT = Path(__file__).resolve().parents[2]
 ZERO = "0" * 64
@@ -81,6 +84,35 @@ def test_each_fault_blocks_under_its_own_id(deployment: Path, name: str) -> None
     change(deployment, edit)
     assert [id for id in blockers(deployment) if id in expected] == expected
     assert set(blockers(deployment)) == set(expected)
+
+
+def grant(deployment: Path, signer: Path, **terms: str) -> None:
+    """Lay a grant beside the deployment, which names it."""
+    change(deployment, lambda d: d.update(authorization_grant="grant.sigstore.json"))
+    made = {"not_before": "2020-01-01T00:00:00Z", "not_after": "2090-01-01T00:00:00Z", "reason": "a test"} | terms
+    sign_grant(GrantRequest(file=deployment, output=None, **made), key_file_signer(signer))
+
+
+def test_a_grant_for_this_deployment_and_this_time_is_a_paper(deployment: Path, tmp_path: Path) -> None:
+    new_key_pair(str(tmp_path / "grantor"))
+    grant(deployment, tmp_path / "grantor.key")
+    assert blockers(deployment) == []
+    examined = examine_run(deployment, profile=None, output=None)
+    assert [row.status for row in examined.doctor.checks if row.id == "authorization"] == ["passed"]
+
+
+def test_no_file_is_a_grant_by_its_name_and_none_for_another_deployment_or_time(
+    deployment: Path, tmp_path: Path
+) -> None:
+    new_key_pair(str(tmp_path / "grantor"))
+    grant(deployment, tmp_path / "grantor.key", not_after="2021-01-01T00:00:00Z")
+    assert blockers(deployment) == ["authorization.missing"]
+    (deployment.parent / "grant.sigstore.json").unlink()
+    grant(deployment, tmp_path / "grantor.key")
+    change(deployment, lambda d: d.update(name="another"))
+    assert blockers(deployment) == ["authorization.missing"]
+    (deployment.parent / "grant.sigstore.json").write_text('{"approved": true}')
+    assert blockers(deployment) == ["authorization.missing"]
 
 
 def test_a_gpu_class_needs_every_paper_and_all_of_them_are_named_at_once(deployment: Path) -> None:

@@ -109,7 +109,17 @@ def _run(request: RunRequest, run_id: str, nonce: str, watcher: Watcher, backend
     watcher.stage("plan", plan_text(plan))
     progress = None if request.progress is None else Progress(folder=request.progress)
     train(directory, plan, examination, watcher=watcher, backend=backend, progress=progress, instruments=instruments)
+    _carry_grant(directory, deployment, inputs)
     return _sealed(directory, plan, signer, watcher)
+
+
+def _carry_grant(directory: Path, deployment: Path, inputs: PlannedInputs) -> None:
+    """The grant that the deployment names, for auditors; the seal leaves it out, since it is another's statement."""
+    named = inputs.deployment.authorization_grant
+    if named is not None:
+        place = directory / layout.GRANT
+        place.parent.mkdir(exist_ok=True)
+        write_atomic(place, read_once((deployment.parent / named).resolve(), name=named))
 
 
 def _sealed(directory: Path, plan: Plan, signer: ChosenSigner, watcher: Watcher) -> RunResult:

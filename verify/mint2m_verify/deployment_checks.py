@@ -6,6 +6,7 @@ deployment is examined all the same.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 from mint2m_verify import schema
@@ -14,6 +15,7 @@ from mint2m_verify.deployment_parts import Parts, because, decode_document, is_p
 from mint2m_verify.documents.inputs import ClaimScope, Deployment, RunProfile, RuntimeIdentity
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, found
+from mint2m_verify.grant import check_terms, parse_grant
 from mint2m_verify.runtime_identity import observe
 
 
@@ -227,7 +229,24 @@ def check_attachments(parts: Parts, deployment: Deployment) -> None:
         except FindingError as stop:
             parts.record(name, because(fault_id, stop.finding, pointer=pointers[name]))
             continue
-        parts.record(name, actual=sha256_hex(raw))
+        faults = _granted(raw, parts, operator_path) if name == "authorization" else ()
+        causes = (because(fault_id, fault, pointer=pointers[name]) for fault in faults)
+        parts.record(name, *causes, actual=sha256_hex(raw))
+
+
+def _granted(raw: bytes, parts: Parts, name: str) -> tuple[Finding, ...]:
+    """What keeps a file from being a grant for this deployment, now. Whose word it is, only a policy can say."""
+    from mint2m_verify.sigstore_bundle.model import Envelope
+    from mint2m_verify.sigstore_bundle.reading import read_bundle
+
+    try:
+        content = read_bundle(raw, file=name).content
+        if not isinstance(content, Envelope):
+            raise FindingError(found("grant.invalid", file=name, pointer="/dsseEnvelope"))
+        statement = parse_grant(content.payload, file=name)
+    except FindingError as fault:
+        return (fault.finding,)
+    return tuple(check_terms(statement, "training", sha256_hex(parts.deployment_raw), datetime.now(UTC), file=name))
 
 
 def check_runtime(parts: Parts, deployment: Deployment) -> None:

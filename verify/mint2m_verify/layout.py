@@ -33,6 +33,9 @@ ATTESTATIONS = "attestations/"
 #: Further signatures over the seal's payload. The seal is the first; nine are more than any threshold asks for.
 COSIGNATURES = tuple(f"attestations/seal.{number}.sigstore.json" for number in range(2, 10))
 
+#: The authorization grant, where there is one; signed by its grantor, before or after the seal.
+GRANT = "attestations/grant.sigstore.json"
+
 DOCTOR = "doctor.json"
 PLAN = "plan.json"
 OWNERSHIP = "ownership.jsonl"
@@ -144,6 +147,7 @@ _KEPT_JSON = frozenset(
         FAILED_RECEIPT,
         SEAL,
         *COSIGNATURES,
+        GRANT,
         MODEL_CONFIG,
         f"adapter/{ADAPTER_CONFIG}",
         f"artifacts/adapter-before/{ADAPTER_CONFIG}",

@@ -36,7 +36,7 @@ from mint2m_verify.run_numbers import check_numbers
 from mint2m_verify.seal import Seal, SealFiles, check_predicate, check_subjects, megabytes, read_seal
 from mint2m_verify.tree import check_manifest, compare, relative, root_digest
 from mint2m_verify.verdict import About, finish
-from mint2m_verify.vouching import Vouched, judge_policy, vouch
+from mint2m_verify.vouching import Vouched, judge_grant, judge_policy, vouch
 from mint2m_verify.walk import ReadFile, Snapshot, read_tree
 
 _NOT_CHECKED = (
@@ -85,6 +85,14 @@ def examine_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Examined:
     _records(log, documents, at_hand, seal)
     deployment = None if documents.deployment is None else documents.deployment.document
     judge_policy(log, anchor, seal, vouched, deployment=deployment, whole=True)
+    grant, named = files.get(layout.GRANT), at_hand.get(layout.DEPLOYMENT)
+    judge_grant(
+        log,
+        anchor,
+        vouched,
+        raw=None if grant is None else grant.raw or b"",
+        deployment=None if named is None else named.sha256,
+    )
     notes += _earlier(documents)
     notes += check_numbers(log, documents)
     _expectations(log, documents, options, seal)

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from mint2m_verify.sigstore_bundle import SignedBundle  # loaded where a bundle is more than a key's signature
 
 
+#: Every file that may lie in attestations/.
+_ATTESTATIONS = (layout.SEAL, *layout.COSIGNATURES, layout.GRANT)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
     """A statement and who seems to have signed it; whether anybody trusted did is `vouching`'s answer.
@@ -143,8 +147,8 @@ def check_subjects(seal: Seal | None, snapshot: Snapshot) -> Check:
     yield from snapshot.findings
     outside = [file.entry for file in snapshot.files if _sealed_by_path(file.path)]
     for file in snapshot.files:
-        if file.path.startswith(layout.ATTESTATIONS) and file.path not in (layout.SEAL, *layout.COSIGNATURES):
-            expected = f"only {layout.SEAL} and its co-signatures in attestations/"
+        if file.path.startswith(layout.ATTESTATIONS) and file.path not in _ATTESTATIONS:
+            expected = f"only {layout.SEAL}, its co-signatures and a grant in attestations/"
             yield found("tree.file-unlisted", file=file.path, expected=expected)
     for entry in outside:
         if entry.executable:

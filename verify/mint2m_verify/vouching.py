@@ -16,6 +16,7 @@ from mint2m_verify.anchor import CONSISTENT_MODE, Anchor, ConsistencyOnly, Diges
 from mint2m_verify.documents import Deployment
 from mint2m_verify.finding import Finding, Standing, found
 from mint2m_verify.findings import Check, Findings, drain
+from mint2m_verify.grant import check_granted
 from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.seal import Seal, short
 from mint2m_verify.signing import key_id, verify_bytes
@@ -153,7 +154,7 @@ def judge_policy(
     """
     if not isinstance(anchor, PolicyAnchor):
         return
-    required = "class, scope and grant as the policy has them"
+    required = "class and scope as the policy has them"
     if seal is None or vouched.accepted is None or (whole and deployment is None):
         log.not_reached(required, (layout.SEAL,) if seal is None else (layout.DEPLOYMENT,))
     else:
@@ -186,8 +187,9 @@ def _asserted(
     ):
         yield fault.following(cause) if fault.id == "policy.assertion-not-allowed" else fault
     grant = None if deployment is None else deployment.authorization_grant
-    for fault in check_grant(anchor, accepted, grant=grant, file=layout.DEPLOYMENT):
-        yield fault if whole else found(fault.id, file=layout.DEPLOYMENT, actual="not looked at", hint=_WHOLE)
+    yield from check_grant(anchor, accepted, grant=grant, file=layout.DEPLOYMENT)
+    if accepted.rule is not None and accepted.rule.authorization_required and not whole:
+        yield found("policy.authorization-missing", file=layout.GRANT, actual="not looked at", hint=_WHOLE)
     return f"{statement.hardware_class}, {statement.claim_scope}"
 
 
@@ -198,4 +200,27 @@ def _beside(anchor: PolicyAnchor, accepted: Accepted) -> Check:
     return "all there"
 
 
-_WHOLE = "mint2m verify run DIR looks at the deployment"
+def judge_grant(log: Findings, anchor: Anchor, vouched: Vouched, *, raw: bytes | None, deployment: str | None) -> None:
+    """The row of the authorization grant, where the policy's rule for this run requires one.
+
+    Args:
+        log: takes the row.
+        anchor: nothing is added for any other anchor than a policy.
+        vouched: the policy's answer about the seal.
+        raw: the grant's bundle; None where there is none.
+        deployment: digest of the run's deployment file; None where it is not at hand.
+    """
+    accepted = vouched.accepted
+    if not isinstance(anchor, PolicyAnchor) or accepted is None or accepted.rule is None:
+        return
+    if not accepted.rule.authorization_required:
+        return
+    required = "an authorization grant by whom the policy names"
+    if deployment is None:
+        log.not_reached(required, (layout.DEPLOYMENT,))
+        return
+    check = check_granted(anchor, raw, kind="training", sha256=deployment, times=accepted.times, file=layout.GRANT)
+    log.judge(required, Standing.CHECKED, check)
+
+
+_WHOLE = "mint2m verify run DIR looks at the grant"

@@ -19,7 +19,7 @@ from maker.chain_forge import (
     tree_of,
 )
 from maker.forge import NONCE, Run, sha256
-from maker.policies import bring, key_signer, may_assert, policy, run_rule
+from maker.policies import bring, grant_rule, granted, key_signer, may_assert, policy, run_rule
 
 BASE = "chain"
 VERIFY = ("verify", "chain", "{run}", "--key", "{keys}/release.pub", "--plan-key", "{keys}/planner.pub")
@@ -759,3 +759,54 @@ def _(run: Run) -> None:
         made["rules"][-1]["hardware_classes"] = ["h20-4x8"]
 
     by_policy(run, change)
+
+
+def authorized(made: Any) -> None:
+    """Every stage asks for a grant, and a third person gives them."""
+    made["signers"].append(key_signer("grantor", "release-p256"))
+    for rule in made["rules"][1:]:
+        rule["authorization_required"] = True
+    made["rules"].append(grant_rule("grantor", kind="validation"))
+
+
+def promotion_granted(name: str, why: str, finding: str | None, exit: int, key: str, change: Any = None) -> None:
+    """A promotion run under `authorized`, with a grant by `key`."""
+
+    @chain(name, why, finding, exit=exit, command=BY_POLICY)
+    def _(run: Run) -> None:
+        by_policy(run, authorized)
+        granted(run, key, change, kind="validation")
+
+
+@chain(
+    "authorization-missing",
+    "A promotion run that nobody authorized, where somebody must have.",
+    "policy.authorization-missing",
+    exit=3,
+    command=BY_POLICY,
+)
+def _(run: Run) -> None:
+    by_policy(run, authorized)
+
+
+promotion_granted("granted", "A promotion run that the grantor authorized.", None, 0, "release-p256")
+promotion_granted("grant-by-nobody", "A promotion run granted by a key that nobody knows.", "policy.signer-unknown", 4, "stranger")
+promotion_granted(
+    "grant-by-the-planner", "The planner grants what he planned.", "policy.signer-not-allowed", 4, "planner"
+)
+promotion_granted(
+    "grant-for-another-plan",
+    "A grant that was given for another plan.",
+    "grant.for-another",
+    1,
+    "release-p256",
+    lambda statement: statement["subject"][0]["digest"].update(sha256="ab" * 32),
+)
+promotion_granted(
+    "grant-expired",
+    "A grant that has ended.",
+    "grant.out-of-term",
+    4,
+    "release-p256",
+    lambda statement: statement["predicate"].update(not_after="2026-06-30T23:59:59Z"),
+)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from maker.case import vector
 from maker.forge import DEPLOYMENT, SEAL, Run, key_digest, load_key, sha256
 from maker.policies import (
     VERIFY,
     WITH_ROOT,
+    Policy,
     bring,
+    grant_rule,
+    granted,
     key_signer,
     may_assert,
     payload_of,
@@ -147,6 +152,16 @@ def _(run: Run) -> None:
 # What is asserted and asked for
 
 
+def authorized(*, grantors: bool = True) -> Policy:
+    """Runs of the operator that a grantor authorized."""
+    rules = [run_rule("operator", authorization_required=True)]
+    known = [key_signer("operator")]
+    if grantors:
+        known.append(key_signer("grantor", "planner"))
+        rules.append(grant_rule("grantor"))
+    return policy(*known, rules=rules, assertions=[may_assert("operator")])
+
+
 judged(
     "policy-assertion-not-allowed",
     "The signer may sign runs; another one may say on what they ran.",
@@ -186,10 +201,7 @@ judged(
     "policy-authorization-missing",
     "A run that nobody authorized, where somebody must have.",
     "policy.authorization-missing",
-    lambda: policy(
-        rules=[run_rule("operator", authorization_required=True)],
-        assertions=[may_assert("operator", authorization_grant=True)],
-    ),
+    authorized,
     3,
 )
 
@@ -209,6 +221,104 @@ def _(run: Run) -> None:
     run.follow(after="plan")
 
 
+@vector(
+    "policy-authorization-declared",
+    "A run whose deployment calls itself authorized, and no grant.",
+    "policy.authorization-missing",
+    base=ONE,
+    command=VERIFY,
+    exit=3,
+)
+def _(run: Run) -> None:
+    made = authorized()
+    made["signers"][0] = key_signer("operator", "release-p256")
+    made["assertions"] = [may_assert("operator", authorization_grant=True)]
+    bring(run, made)
+    run.set(DEPLOYMENT, "/authorization_grant", "approved.json")
+    run.redo_plan()
+    run.follow(after="plan")
+
+
+def with_grant(
+    name: str, why: str, finding: str | None, exit: int, key: str, change: Any = None, also: tuple[str, ...] = ()
+) -> None:
+    """A run under `authorized`, with a grant by `key`."""
+
+    @vector(name, why, finding, command=VERIFY, exit=exit, also=also)
+    def _(run: Run) -> None:
+        bring(run, authorized())
+        granted(run, key, change)
+
+
+def terms(**changes: Any) -> Any:
+    return lambda statement: statement["predicate"].update(changes)
+
+
+with_grant("right-grant", "A run that the grantor authorized.", None, 0, "planner")
+with_grant(
+    "grant-by-nobody",
+    "A grant by a key that nobody knows.",
+    "policy.signer-unknown",
+    4,
+    "stranger",
+    also=("policy.threshold-not-met",),
+)
+with_grant(
+    "grant-by-the-operator",
+    "The operator grants himself the run.",
+    "policy.signer-not-allowed",
+    4,
+    "release",
+    also=("policy.threshold-not-met",),
+)
+with_grant(
+    "grant-for-another-deployment",
+    "A grant that was given for another deployment.",
+    "grant.for-another",
+    1,
+    "planner",
+    lambda statement: statement["subject"][0]["digest"].update(sha256="ab" * 32),
+)
+with_grant(
+    "grant-expired",
+    "A grant that ended before the run can be shown to have been.",
+    "grant.out-of-term",
+    4,
+    "planner",
+    terms(not_after="2026-06-30T23:59:59Z"),
+)
+with_grant(
+    "grant-not-yet",
+    "A grant from next month on.",
+    "grant.out-of-term",
+    4,
+    "planner",
+    terms(not_before="2026-08-01T00:00:00Z"),
+)
+with_grant(
+    "grant-approved-member",
+    "A grant that also calls itself approved.",
+    "grant.invalid",
+    1,
+    "planner",
+    terms(approved=True),
+)
+with_grant(
+    "grant-of-a-promotion-run",
+    "A grant for promotion runs, where a training run is judged.",
+    "policy.statement-type",
+    1,
+    "planner",
+    terms(kind="validation"),
+    also=("grant.invalid",),
+)
+judged(
+    "policy-nobody-may-grant",
+    "A policy that asks for a grant and names nobody who may give one.",
+    "policy.unsatisfiable",
+    lambda: authorized(grantors=False),
+    2,
+)
 judged(
     "policy-required-missing",
     "A run alone, where the policy wants a validation stage beside it.",
@@ -225,10 +335,7 @@ judged(
     "policy-receipt-and-a-grant",
     "A receipt alone cannot show the grant that the policy asks for.",
     "policy.authorization-missing",
-    lambda: policy(
-        rules=[run_rule("operator", authorization_required=True)],
-        assertions=[may_assert("operator", authorization_grant=True)],
-    ),
+    authorized,
     3,
     command=("verify", "receipt", "{run}/receipt.json", *VERIFY[3:]),
 )

@@ -12,9 +12,10 @@ import hashlib
 import json
 from typing import Any
 
+import rfc8785
 from cryptography.hazmat.primitives import serialization
 
-from maker.forge import KEYS, SEAL, Run, key_digest, load_key, read_base
+from maker.forge import KEYS, SEAL, Run, bundle, key_digest, load_key, read_base
 
 #: When the vectors are judged; the policy below is valid then, and what the root signed was signed a month before.
 AT = "2026-07-01T00:00:00Z"
@@ -28,6 +29,15 @@ WITH_ROOT = (*VERIFY, "--trusted-root", "{keys}/private-root/trusted_root.json")
 SAN = "https://example.com/acme/runs/.workflows/run.yml@refs/heads/main"
 ISSUER = "https://issuer.example.com"
 REPOSITORY = "https://example.com/acme/runs"
+
+GRANT = "attestations/grant.sigstore.json"
+GRANT_TYPE = "urn:mint2m:predicate:grant:v1"
+
+#: What a grant is for, by kind: where it lies in the evidence, and what the statement calls it.
+GRANTED = {
+    "training": ("inputs/deployment.json", "deployment.json"),
+    "validation": ("validation-plan.json", "validation-plan.json"),
+}
 
 Policy = dict[str, Any]
 
@@ -98,6 +108,31 @@ def run_rule(*signers: str, **changes: Any) -> Policy:
 def release_rule(*signers: str, **changes: Any) -> Policy:
     about = {"name": "release", "predicate_type": "urn:mint2m:predicate:release:v1", "kind": "release", "stage": None}
     return run_rule(*signers, **{**about, **changes})
+
+
+def grant_rule(*signers: str, kind: str = "training", **changes: Any) -> Policy:
+    about = {"name": "grant", "predicate_type": GRANT_TYPE, "kind": kind, "stage": None}
+    return run_rule(*signers, **{**about, **changes})
+
+
+def granted(run: Run, key: str, change: Any = None, *, kind: str = "training") -> None:
+    """Lay a grant into the evidence: for the file that it is about, for the year in which the vectors are judged."""
+    path, name = GRANTED[kind]
+    statement = {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": name, "digest": {"sha256": hashlib.sha256(run.files[path]).hexdigest()}}],
+        "predicateType": GRANT_TYPE,
+        "predicate": {
+            "schema": "mint2m.grant/v1",
+            "kind": kind,
+            "reason": "a review",
+            "not_before": "2026-01-01T00:00:00Z",
+            "not_after": "2026-12-31T00:00:00Z",
+        },
+    }
+    if change is not None:
+        change(statement)
+    run.files[GRANT] = rfc8785.dumps(bundle(rfc8785.dumps(statement), load_key(key)))
 
 
 def may_assert(*signers: str, **changes: Any) -> Policy:

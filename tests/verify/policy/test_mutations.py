@@ -1,6 +1,7 @@
 """Every leaf and branch of a sound policy changed: never an exception, and what is still accepted is listed with why.
 
-The evidence stays the same and right throughout: a run by a key and a certificate, and a release by the certificate.
+The evidence stays the same and right throughout: a run by a key and a certificate, a release by the certificate, and a
+grant by the key.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from mint2m_verify.documents.grant import Grant
 from mint2m_verify.finding import FindingError, Verdict
 from mint2m_verify.findings import drain
+from mint2m_verify.grant import GRANT_TYPE, check_granted, grant_statement
 from mint2m_verify.policy import (
     RELEASE,
     TRAINING_RUN,
@@ -48,6 +51,7 @@ STILL_ACCEPTED = {
     r"/rules/0/(hardware_classes|claim_scopes) null",
     r"/rules/0/requires (empty|0 delete)|/rules/0/requires/0 delete",
     r"/rules/0/authorization_required flip",
+    r"/rules/2/name (flip|truncate|extend)",
     r"/rules/1/(minimum_version|maximum_age_days) null",
     r"/rules/1/maximum_age_days (less|more)",
     r"/signers/0/key/(not_before|not_after) null",
@@ -75,6 +79,11 @@ def example(bench: Any) -> Any:
     policy["assertions"][0]["authorization_grant"] = True
     policy["rules"][0]["authorization_required"] = True
     policy["rules"][0]["requires"] = ["release"]
+    policy["rules"].append(
+        policy["rules"][0]
+        | {"name": "grant", "predicate_type": GRANT_TYPE, "stage": None, "signers": ["operator"], "threshold": 1}
+        | {"requires": [], "hardware_classes": None, "claim_scopes": None, "authorization_required": False}
+    )
     return policy
 
 
@@ -131,16 +140,25 @@ def applied(policy: Any, pointer: Pointer, new: Any) -> Any:
     return made
 
 
-def evidence(bench: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def evidence(bench: Any) -> Evidence:
     release = bench.by_identity(SAN, payload=bench.payload(RELEASE.predicate_type, kind="release"))
     run = (read_bundle(bench.by_key("operator"), file="seal"), read_bundle(bench.by_identity(SAN), file="seal.2"))
-    return run, (read_bundle(release, file="release"),)
+    terms = Grant(kind="training", reason="a test", not_before="2026-01-01T00:00:00Z", not_after="2027-01-01T00:00:00Z")
+    return (
+        run,
+        (read_bundle(release, file="release"),),
+        bench.by_key("operator", grant_statement(terms, GRANTED).payload),
+    )
 
 
+#: Runs of the operator and the workflow, a release, a grant.
+Evidence = tuple[tuple[Any, ...], tuple[Any, ...], bytes]
+
+GRANTED = "ab" * 32
 SAN = "https://example.com/acme/runs/.workflows/run.yml@refs/heads/main"
 
 
-def outcome(bench: Any, policy: Any, bundles: tuple[tuple[Any, ...], tuple[Any, ...]]) -> str:
+def outcome(bench: Any, policy: Any, bundles: Evidence) -> str:
     """`accepted`, or the ids of what is wrong."""
     path = bench.folder / "policy.json"
     path.write_text(json.dumps(policy))
@@ -159,6 +177,7 @@ def outcome(bench: Any, policy: Any, bundles: tuple[tuple[Any, ...], tuple[Any, 
             anchor, run, hardware_class="reference-cpu", claim_scope="reference_cpu_execution", file="seal"
         ),
         *check_grant(anchor, run, grant="grant.json", file="deployment"),
+        *drain(check_granted(anchor, bundles[2], kind="training", sha256=GRANTED, times=run.times, file="grant"))[0],
         *check_version(anchor, release, "0.1.0"),
         *check_required(anchor, run, [item.role for item in (run, release) if item.met]),
     ]

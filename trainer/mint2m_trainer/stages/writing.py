@@ -74,6 +74,9 @@ def begin(inputs: Inputs, evidence: Path) -> None:
         shutil.copytree(inputs.snapshot, evidence / places.MODEL, dirs_exist_ok=True)
     write_atomic(evidence / places.PLAN, inputs.raw)
     write_atomic(evidence / places.PLAN_SEAL, inputs.seal)
+    grant = inputs.directory / Path(places.GRANT).name
+    if grant.exists():
+        write_atomic(evidence / places.GRANT, read_once(grant, name=grant.name))
 
 
 def bundle(setting: Setting, done: Done) -> Bundled:

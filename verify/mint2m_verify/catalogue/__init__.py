@@ -23,6 +23,7 @@ MODULES = (
     "sigstore",
     "trust",
     "policy",
+    "grant",
     "seal",
     "tree",
     "manifest",

@@ -296,8 +296,11 @@ ENTRIES = (
     Entry(
         id="policy.authorization-missing",
         verdict=Verdict.INCOMPLETE,
-        message="the run names no authorization grant, which the policy asks for",
-        explanation="The deployment's `authorization_grant` is null. The policy takes only runs that somebody was authorized to start.",
+        message="there is no authorization grant, which the policy asks for",
+        explanation=(
+            "The policy takes only runs that somebody was authorized to start: a grant by whom its rule for grants names, as\n"
+            "attestations/grant.sigstore.json. What a deployment says of its own authorization is nothing."
+        ),
     ),
     Entry(
         id="policy.required-missing",

@@ -170,7 +170,8 @@ ENTRIES = (
     _blocked(
         "authorization.missing",
         "this hardware class needs an authorization grant",
-        "The deployment names no readable grant. Declaring oneself authorized is not a grant.",
+        "The deployment names no grant that is for it and for this time. Declaring oneself authorized is no grant: another signs one,\n"
+        "with `mint2m sign grant`.",
     ),
     _blocked(
         "output.unwritable",

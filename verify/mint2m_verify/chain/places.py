@@ -16,6 +16,9 @@ from mint2m_verify.layout import RANK_SESSIONS, RECEIPT
 PLAN = "validation-plan.json"
 ATTESTATIONS = "attestations/"
 PLAN_SEAL = f"{ATTESTATIONS}plan.sigstore.json"
+
+#: The authorization grant, where there is one: over the plan, by a grantor.
+GRANT = f"{ATTESTATIONS}grant.sigstore.json"
 INPUTS = "inputs/"
 
 #: At hand only where the planner put the model beside the plan; the manifest that the plan names covers it.

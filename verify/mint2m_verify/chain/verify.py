@@ -37,6 +37,7 @@ from mint2m_verify.chain.vouching import Signers, check_last, check_signed, stag
 from mint2m_verify.documents.validation import StageName, StageValidation
 from mint2m_verify.finding import Finding, NamedDigest, Report, Requirement, Standing, Trust, found
 from mint2m_verify.findings import Check, Findings
+from mint2m_verify.grant import check_granted
 from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.policy.signers import Mode, weakest
 from mint2m_verify.seal import short
@@ -49,6 +50,10 @@ _NOT_CHECKED = (
     "when the stages took place: times are the operator's word, order is by parent and log",
     "that each rank ran once, on the hardware that it names (the operator's word)",
 )
+
+#: Rows that others look for.
+INPUTS = "inputs as planned"
+AUTHORIZED = "an authorization grant by whom the policy names"
 
 #: Findings of these kinds leave the anchor without force: no mode and no signer is named beside them.
 _NO_FORCE = ("trust.", "signature.", "policy.")
@@ -95,7 +100,7 @@ def verify_chain(root: Path, anchor: Anchor, options: ChainOptions) -> Report:
         for stage in places.ORDER:
             log.not_reached(f"{stage}: judged by the plan", (places.PLAN,))
         return _report(root, anchor, options, log, plan, {}, signers)
-    log.judge("inputs as planned", Standing.CHECKED, check_inputs(plan.document, files))
+    log.judge(INPUTS, Standing.CHECKED, check_inputs(plan.document, files))
     chain = _Chain(root=root, files=files, plan=plan, anchor=anchor, signers=signers, log=log)
     wanted = _wanted(plan, options.through)
     missing: Finding | None = None
@@ -114,6 +119,7 @@ def verify_chain(root: Path, anchor: Anchor, options: ChainOptions) -> Report:
             chain.broken = chain.broken or (fault if gap else None)
             log.judge(f"{stage}", Standing.CHECKED, _only(fault))
     log.judge("log of all statements", Standing.CHECKED, check_logged(plan, chain.bundles, files, options.known))
+    _grant(chain)
     log.judge("no file that nothing binds", Standing.CHECKED, _unlisted(chain, wanted))
     last = [bundle for bundle in chain.bundles.values() if bundle.seal is not None][-1:]
     last_sha256 = last[0].seal.sha256 if last and last[0].seal is not None else None
@@ -236,12 +242,28 @@ def _validation(bundle: Bundle, want: StageValidation, have: StageValidation) ->
         )
 
 
+def _grant(chain: _Chain) -> None:
+    """The row of the authorization grant, where a rule of the policy for plan or stages requires one."""
+    anchor, rules = chain.anchor, [accepted.rule for accepted in chain.signers.accepted]
+    if isinstance(anchor, PolicyAnchor) and any(rule is not None and rule.authorization_required for rule in rules):
+        file = chain.files.get(places.GRANT)
+        check = check_granted(
+            anchor,
+            None if file is None else file.raw or b"",
+            kind="validation",
+            sha256=chain.files[places.PLAN].entry.sha256,
+            times=[time for accepted in chain.signers.accepted for time in accepted.times],
+            file=places.GRANT,
+        )
+        chain.log.judge(AUTHORIZED, Standing.CHECKED, check)
+
+
 def _unlisted(chain: _Chain, wanted: tuple[StageName, ...]) -> Check:
     plan = chain.plan.document
     inputs = set() if plan is None else {ref.path for ref in plan.inputs}
     for path in sorted(chain.files):
         stage = places.stage_of(path)
-        known = path in (places.PLAN, places.PLAN_SEAL) or path in inputs or path.startswith(places.MODEL)
+        known = path in (places.PLAN, places.PLAN_SEAL, places.GRANT) or path in inputs or path.startswith(places.MODEL)
         if not known and (stage is None or stage not in chain.bundles):
             hint = None if stage is None or stage in wanted else f"{stage} is beyond what is asked for"
             yield found("tree.file-unlisted", file=path, actual=f"{chain.files[path].entry.size} bytes", hint=hint)

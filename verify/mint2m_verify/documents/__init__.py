@@ -7,6 +7,7 @@ signatures cover bytes. Member names are the schemas' own.
 from mint2m_verify.documents.base import Document, FileRef
 from mint2m_verify.documents.external_claim import ExternalClaim
 from mint2m_verify.documents.failure import FailedReceipt
+from mint2m_verify.documents.grant import Grant
 from mint2m_verify.documents.inputs import (
     Deployment,
     OptimizerContract,
@@ -53,6 +54,7 @@ __all__ = [
     "FailedReceipt",
     "FileManifest",
     "FileRef",
+    "Grant",
     "LoadedTensors",
     "LogProof",
     "ModelManifest",

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mint2m_verify.documents.trust_policy import Assertion, PolicySigner, Rule, TrustPolicy
 from mint2m_verify.finding import Finding, FindingError, found
+from mint2m_verify.grant import GRANT_TYPE
 from mint2m_verify.policy.patterns import is_open, width_fault
 from mint2m_verify.policy.roles import OWN_TYPES, PLAN_TYPE, RELEASE_TYPE, role_of
 from mint2m_verify.policy.versions import order_of
@@ -33,6 +34,7 @@ _STAGES: Mapping[str | None, frozenset[str]] = {
 _KINDS: Mapping[str, frozenset[str | None]] = {
     SEAL_TYPE: frozenset({"training", "validation"}),
     RELEASE_TYPE: frozenset({"release"}),
+    GRANT_TYPE: frozenset({"training", "validation"}),
 }
 
 
@@ -314,13 +316,13 @@ def _asked(policy: TrustPolicy, rule: Rule, where: str, file: str) -> Iterator[F
             actual="none that fit together",
         )
     if rule.authorization_required and not any(
-        item.authorization_grant and set(item.signers) & set(rule.signers) for item in policy.assertions
+        (other.predicate_type, other.kind) == (GRANT_TYPE, rule.kind) for other in policy.rules
     ):
         yield found(
             "policy.unsatisfiable",
             file=file,
             pointer=f"{where}/authorization_required",
-            expected="a signer who may assert a grant",
+            expected=f"a rule for {GRANT_TYPE} {rule.kind}, which says who may grant",
         )
 
 

@@ -97,7 +97,7 @@ def _rule(policy: TrustPolicy, rule: Rule) -> Iterator[str]:
             if both:
                 yield f"    {_named(both)} may assert {said}{grant}"
     if rule.authorization_required:
-        yield "    with an authorization grant"
+        yield "    with an authorization grant by whom the rule for grants names"
     if rule.minimum_version is not None:
         yield f"    of version {escape(rule.minimum_version)} or newer"
     if rule.maximum_age_days is not None:
