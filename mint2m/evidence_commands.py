@@ -1,4 +1,4 @@
-"""`mint2m evidence report | diff | manifest`: runs beside each other, and the manifest of what is published."""
+"""`mint2m evidence report | diff | manifest | status`: runs beside each other, and what is published."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def register(app: typer.Typer) -> None:
     group.command("report")(report)
     group.command("diff")(diff)
     group.command("manifest")(manifest)
+    group.command("status")(status)
     app.add_typer(group, name="evidence")
 
 
@@ -70,3 +71,18 @@ def manifest(directory: Annotated[Path, typer.Argument(metavar="DIR", help="Publ
     made = evidence_manifest(directory)
     write_atomic(directory / MANIFEST, made.encode())
     return Outcome(text=f"{made.file_count} files, {made.total_bytes:,} bytes\nsha256  {made.sha256}")
+
+
+def status(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Published evidence.")],
+    output: Annotated[Path | None, typer.Option("--output", help="Write the page here.")] = None,
+) -> Outcome:
+    """Say on one page what the published evidence shows and what it does not; made from the evidence alone."""
+    from mint2m_verify.evidence_status import evidence_status
+    from mint2m_verify.files import write_atomic
+
+    page = evidence_status(directory)
+    if output is None:
+        return Outcome(text=page.removesuffix("\n"))
+    write_atomic(output, page.encode("utf-8"))
+    return Outcome(text=str(output))

@@ -68,6 +68,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "evidence report": ("evidence report runs --key release.pub --report runs.html",),
     "evidence diff": ("evidence diff run1 run2 --max-loss 0.001",),
     "evidence manifest": ("evidence manifest evidence",),
+    "evidence status": ("evidence status evidence --output docs/status.md",),
     "model init-tiny": ("model init-tiny --output snapshot --seed 1",),
     "model export-adapter": ("model export-adapter run1/adapter --fused --output adapter",),
     "model manifest": ("model manifest snapshot --output model-manifest.json",),

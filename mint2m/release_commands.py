@@ -19,6 +19,7 @@ from mint2m.signer_options import (
     SignerUri,
     Sigstore,
 )
+from mint2m.verify_options import At, Chain, Policy, TrustedRoot
 
 Source: TypeAlias = Annotated[Path, typer.Option("--source", metavar="DIR", help="Top of a git checkout.")]
 Version: TypeAlias = Annotated[str | None, typer.Option("--version", help="Version it must be.")]
@@ -34,11 +35,21 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="release")
 
 
-def check(source: Source = Path(), version: Version = None, form: Form = ReportFormat.TEXT) -> Outcome:
+def check(
+    source: Source = Path(),
+    version: Version = None,
+    chain: Chain = None,
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
+    at: At = None,
+    form: Form = ReportFormat.TEXT,
+) -> Outcome:
     """Judge every release gate of a checkout; nothing is built or written."""
+    from mint2m_verify.promotion import read_promoting
     from mint2m_verify.release.gates import check_release
 
-    return present(check_release(source, version), form)
+    promoting = read_promoting(chain=chain, policy=policy, trusted_root=trusted_root, at=at)
+    return present(check_release(source, version, promoting), form)
 
 
 def build(

@@ -20,6 +20,7 @@ from mint2m.signer_options import (
     SignerUri,
     Sigstore,
 )
+from mint2m.verify_options import At, Chain, Policy, TrustedRoot
 
 Form: TypeAlias = Annotated[Format, typer.Option("--format", help="text or json.")]
 Deployment: TypeAlias = Annotated[Path, typer.Option("--deployment", help="Deployment file.")]
@@ -56,14 +57,20 @@ def doctor(
     profile: Profile = None,
     root: Annotated[Path, typer.Option("--root", help="Source tree, for scope checkout.")] = Path(),
     output: Annotated[Path | None, typer.Option("--output", help="Also write the doctor document here.")] = None,
+    chain: Chain = None,
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
+    at: At = None,
     form: Form = Format.TEXT,
 ) -> Outcome:
     """Look at every prerequisite and name every blocker, importing neither ray nor torch nor megatron."""
     from mint2m.run_texts import doctor_outcome
     from mint2m_verify.doctor import examine
     from mint2m_verify.files import write_atomic
+    from mint2m_verify.promotion import read_promoting
 
-    examination = examine(scope.value, deployment=deployment, profile=profile, root=root)
+    promoting = read_promoting(chain=chain, policy=policy, trusted_root=trusted_root, at=at)
+    examination = examine(scope.value, deployment=deployment, profile=profile, root=root, promoting=promoting)
     if output is not None:
         write_atomic(output, examination.doctor.encode())
     return doctor_outcome(examination, str(deployment or root), form)

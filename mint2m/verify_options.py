@@ -22,6 +22,10 @@ Digest: TypeAlias = Annotated[str | None, typer.Option("--digest", help="Anchor:
 Consistency: TypeAlias = Annotated[
     bool, typer.Option("--consistency-only", help="Ask only whether the evidence agrees with itself.")
 ]
+Chain: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--chain", metavar="DIR", help="Promotion run that may promote the cluster class; with --policy."),
+]
 At: TypeAlias = Annotated[
     str | None, typer.Option("--at", help="Evaluation time, RFC 3339 with Z; for a policy now where not given.")
 ]

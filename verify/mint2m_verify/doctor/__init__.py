@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from mint2m_verify import __version__
 from mint2m_verify.deployment_files import Gathered, gather
@@ -17,6 +17,9 @@ from mint2m_verify.deployment_parts import Check
 from mint2m_verify.documents.records import Doctor, DoctorCheck
 from mint2m_verify.finding import Finding, FindingError, Report, Requirement, Standing, found
 from mint2m_verify.walk import Progress
+
+if TYPE_CHECKING:
+    from mint2m_verify.promotion import Promoting  # loads what verifies chains
 
 Scope: TypeAlias = Literal["checkout", "run", "validation"]
 
@@ -51,7 +54,9 @@ class Examination:
         )
 
 
-def examine(scope: Scope, *, deployment: Path | None, profile: Path | None, root: Path) -> Examination:
+def examine(
+    scope: Scope, *, deployment: Path | None, profile: Path | None, root: Path, promoting: Promoting | None = None
+) -> Examination:
     """`mint2m doctor`: by scope. Raises `FindingError` (`doctor.*`) for a scope or option that is not there."""
     match scope:
         case "run":
@@ -59,7 +64,7 @@ def examine(scope: Scope, *, deployment: Path | None, profile: Path | None, root
                 raise FindingError(found("doctor.option-missing", expected="--deployment", actual="none"))
             return examine_run(deployment, profile=profile, output=None)
         case "checkout":
-            return examine_checkout(root)
+            return examine_checkout(root, promoting)
         case "validation":
             raise FindingError(found("doctor.scope-unsupported", expected="run or checkout", actual=scope))
 
@@ -84,11 +89,18 @@ def examine_run(
     return _examination("run", checks, gathered)
 
 
-def examine_checkout(root: Path) -> Examination:
-    """Whether `root` is a whole and consistent source tree."""
-    from mint2m_verify.doctor.checkout import checkout_checks
+def examine_checkout(root: Path, promoting: Promoting | None = None) -> Examination:
+    """Whether `root` is a whole and consistent source tree, and whether it may be run on the cluster class.
 
-    return _examination("checkout", checkout_checks(root), None)
+    That it may only be reviewed blocks nothing: it is what is so, until a chain of that class was verified.
+    """
+    from mint2m_verify.doctor.checkout import checkout_checks
+    from mint2m_verify.promotion import promotion
+
+    checks = checkout_checks(root)
+    chain = None if promoting is None else promoting.verified()
+    gates = promotion(tuple(fault for check in checks for fault in check.findings), chain)
+    return _examination("checkout", (*checks, Check(name="promotion", actual=gates.words)), None)
 
 
 def _examination(scope: Scope, checks: tuple[Check, ...], gathered: Gathered | None) -> Examination:

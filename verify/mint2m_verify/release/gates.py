@@ -19,6 +19,7 @@ from mint2m_verify.bundle.names import Names
 from mint2m_verify.finding import Finding, FindingError, Report, Standing, found
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.policy.versions import order_of
+from mint2m_verify.promotion import Promoting, promotion
 from mint2m_verify.release import layout
 from mint2m_verify.release.git_source import Commit, check_clean, read_commit
 from mint2m_verify.release.project import CONSTRAINTS, PYPROJECT, Pin, Project, read_pins, read_project
@@ -41,14 +42,19 @@ class Ready:
     pins: tuple[Pin, ...]
 
 
-def check_release(source: Path, version: str | None = None) -> Report:
-    """`mint2m release check`: all gates, one row each."""
+def check_release(source: Path, version: str | None = None, promoting: Promoting | None = None) -> Report:
+    """`mint2m release check`: all gates, one row each; then whether the release may be run on the cluster class.
+
+    The latter stops no release: what may only be reviewed is released as that.
+    """
     log = Findings()
     ready = check_gates(source, version, log)
+    chain = None if promoting is None else promoting.verified()
+    gates = promotion(log.findings, chain)
     return Report(
         subject=str(source),
         command="release check",
-        requirements=log.requirements,
+        requirements=(*log.requirements, *gates.requirements()),
         findings=log.findings,
         not_checked=("whether the tests pass: run them at this commit",),
         summary="" if ready is None else f"{ready.project.version} can be built from commit {ready.commit.name[:12]}",
