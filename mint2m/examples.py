@@ -42,7 +42,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "verify bundle": ("verify bundle mint2m-v1.0.0-release-bundle.tar.gz --policy policy.json --expect-version 1.0.0",),
     "verify signature": ("verify signature payload.json --bundle payload.json.sigstore.json --key signer.pub",),
     "verify evidence": ("verify evidence evidence --digest SHA256",),
-    "replay": ("replay run1 --key release.pub --model snapshot",),
+    "replay": (
+        "replay run1 --key release.pub --model snapshot",
+        "replay evidence1 --stage parity-32k --key operator.pub --plan-key planner.pub",
+    ),
     "sign tree": (
         "sign tree run1 --key release.key",
         "sign tree run1 --key second.key --cosign",

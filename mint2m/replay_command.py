@@ -1,4 +1,4 @@
-"""`mint2m replay RUN`: the update again, on the auditor's own machine."""
+"""`mint2m replay RUN`: an update or a stage again, on the auditor's own machine."""
 
 from __future__ import annotations
 
@@ -17,9 +17,17 @@ def register(app: typer.Typer) -> None:
 
 
 def replay(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Run directory; with --stage, an evidence directory.")
+    ],
     model: Annotated[
         Path | None, typer.Option("--model", metavar="DIR", help="Model snapshot, where the run has none.")
+    ] = None,
+    stage: Annotated[
+        str | None, typer.Option("--stage", help="Of a promotion run, not a run: actor, parity-32k or parity-64k.")
+    ] = None,
+    plan_key: Annotated[
+        Path | None, typer.Option("--plan-key", help="Public key of the planner, with --stage and --key.")
     ] = None,
     policy: Policy = None,
     trusted_root: TrustedRoot = None,
@@ -43,4 +51,9 @@ def replay(
         policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=None
     )
     bounds = Tolerance(logprob=logprob, loss=loss, relative_l2=relative_l2)
-    return present(repeat(ReplayRequest(run=directory, anchor=anchor, model=model, tolerance=bounds)), form)
+    if stage is None and plan_key is None:
+        return present(repeat(ReplayRequest(run=directory, anchor=anchor, model=model, tolerance=bounds)), form)
+    from mint2m_trainer.stages.replay_stage import replay_stage, stage_request
+
+    wanted = stage_request(directory, stage, anchor=anchor, plan_key=plan_key, model=model, tolerance=bounds)
+    return present(replay_stage(wanted), form)

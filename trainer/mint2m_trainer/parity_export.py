@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -148,9 +148,17 @@ def read_rollout(path: Path) -> Rollout:
 
 def run_local(inputs: RankInputs) -> None:
     """Run all phases of an update on `inputs.world_size` local processes; raises `FindingError` (`rank.*`)."""
+    on_local_ranks(_every_phase, inputs)
+
+
+def on_local_ranks(work: Callable[[Update, RankInputs], None], inputs: RankInputs) -> None:
+    """Run `work`, a function of a module, on one local process a rank, with the inputs of that rank.
+
+    Raises as `run_local`, where `work` tells of each fault as a `RankError`.
+    """
     logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # it tells of each process that it ends
     try:
-        torch.multiprocessing.spawn(_rank, args=(inputs,), nprocs=inputs.world_size, join=True)
+        torch.multiprocessing.spawn(_rank, args=(inputs, work), nprocs=inputs.world_size, join=True)
     except torch.multiprocessing.ProcessRaisedException as fault:
         told = sorted(inputs.run_dir.glob(f"{_FAULT}*"), key=lambda path: path.stat().st_mtime_ns)
         if not told:
@@ -162,15 +170,20 @@ def run_local(inputs: RankInputs) -> None:
         raise refused from fault
 
 
-def _rank(rank: int, inputs: RankInputs) -> None:
+def _every_phase(update: Update, inputs: RankInputs) -> None:
+    for phase in update.phases:
+        with told_as_rank_error(inputs.rank, phase):
+            update.run(phase)
+
+
+def _rank(rank: int, inputs: RankInputs, work: Callable[[Update, RankInputs], None]) -> None:
     if not torch.cuda.is_available():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         torch.set_num_threads(max((os.cpu_count() or 1) // inputs.world_size, 1))
-    update = Update(replace(inputs, rank=rank))
+    inputs = replace(inputs, rank=rank)
+    update = Update(inputs)
     try:
-        for phase in update.phases:
-            with told_as_rank_error(rank, phase):
-                update.run(phase)
+        work(update, inputs)
     except RankError as fault:
         words = f"{FINDING_IDS[fault.cause]}\n{fault.phase}\nrank {rank}: {fault.kind}: {fault.text}"
         (inputs.run_dir / f"{_FAULT}{rank}").write_text(words, encoding="utf-8")

@@ -84,10 +84,10 @@ def replay(request: ReplayRequest) -> Report:
             not_checked=("the numbers: the evidence does not verify, so nothing was repeated",),
             trust=verified.trust,
         )
-    have = _numbers(root)
+    have = numbers_of(root)
     with tempfile.TemporaryDirectory(prefix="mint2m-replay-") as folder:
-        run_local(_inputs(root, _snapshot(root, request.model), Path(folder)))
-        again = _numbers(Path(folder))
+        run_local(_inputs(root, snapshot_of(root, request.model), Path(folder)))
+        again = numbers_of(Path(folder))
     rows, findings = compare(have, again, request.tolerance)
     return Report(
         subject=str(root),
@@ -178,7 +178,7 @@ def _delta(have: Numbers, again: Numbers) -> float:
     return float(np.sqrt(difference / whole))
 
 
-def _numbers(root: Path) -> Numbers:
+def numbers_of(root: Path) -> Numbers:
     """The numbers that lie in a run directory."""
     scores = Scores.parse(read_once(root / layout.SCORES), file=layout.SCORES)
     return Numbers(
@@ -193,12 +193,12 @@ def _tensors(root: Path, name: str) -> Tensors:
     return read_tensors(read_once(root / name, name=name, limit=_TENSOR_LIMIT), file=name)
 
 
-def _snapshot(root: Path, model: Path | None) -> Path:
+def snapshot_of(root: Path, model: Path | None, *, manifest_path: str = layout.MODEL_MANIFEST) -> Path:
     """The snapshot, which must be the run's, file by file."""
     place = model or root / layout.MODEL_CONFIG.rpartition("/")[0]
     if not place.is_dir():
         raise FindingError(found("replay.model-missing", file=str(place)))
-    want = ModelManifest.parse(read_once(root / layout.MODEL_MANIFEST), file=layout.MODEL_MANIFEST)
+    want = ModelManifest.parse(read_once(root / manifest_path), file=manifest_path)
     try:
         have = manifest("model", place, MODEL_TREE)
     except FindingError as fault:

@@ -16,7 +16,7 @@ from mint2m_trainer.stages.records import PhaseLog
 from mint2m_trainer.stages.task import StageTask
 from mint2m_trainer.update import RankInputs, Update
 from mint2m_verify.chain.recompute import actor as places
-from mint2m_verify.documents.validation import LoadedTensor, LoadedTensors
+from mint2m_verify.documents.validation import LoadedTensor, LoadedTensors, StageName
 from mint2m_verify.files import write_atomic
 
 _DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.bfloat16: "BF16", torch.float16: "F16"}
@@ -57,16 +57,7 @@ class ActorWorker:
         update = self._update = Update(rank_inputs(task, rendezvous, Path(self._folder.name)))
         log = PhaseLog(task, "actor", "actor")
         log.run(update, places.PHASES, progress)
-        policy, optimizer = update.policy, update.optimizer
-        held = LoadedTensors(
-            stage=task.stage,
-            execution_id=task.execution_id,
-            rank=task.rank,
-            base=_listed(evidence.base_tensors(policy.inner)),
-            adapter=_listed(dict(policy.trainable())),
-            optimizer=optimizer.check(),
-            optimizer_steps=optimizer.steps_taken,
-        )
+        held = loaded_tensors(update, task.stage, task.execution_id, task.rank)
         path = task.own(places.tensors_file(task.rank))
         write_atomic(task.root / path, held.encode())
         return log.write(places.phases_file(task.rank)), path
@@ -76,6 +67,20 @@ class ActorWorker:
         if self._update is not None:
             self._update.close()
         self._folder.cleanup()
+
+
+def loaded_tensors(update: Update, stage: StageName, execution_id: str, rank: int) -> LoadedTensors:
+    """What this rank holds once it is materialized."""
+    policy, optimizer = update.policy, update.optimizer
+    return LoadedTensors(
+        stage=stage,
+        execution_id=execution_id,
+        rank=rank,
+        base=_listed(evidence.base_tensors(policy.inner)),
+        adapter=_listed(dict(policy.trainable())),
+        optimizer=optimizer.check(),
+        optimizer_steps=optimizer.steps_taken,
+    )
 
 
 def _listed(tensors: Mapping[str, Tensor]) -> tuple[LoadedTensor, ...]:
