@@ -14,16 +14,20 @@ from pathlib import Path
 import pytest
 
 from mint2m_trainer.run import ChosenSigner
+from mint2m_trainer.stages import kernel_stage
 from mint2m_trainer.stages.planner import PACKAGED_SETS, plan_set
 from mint2m_trainer.stages.run import StageRequest, run_stage
 from mint2m_trainer.stages.setting import PLAN_SEAL
 from mint2m_verify.anchor import KeyAnchor
+from mint2m_verify.chain import kernel_cases as cases
+from mint2m_verify.chain.kernel_cases import Dtype
 from mint2m_verify.chain.options import ChainOptions
 from mint2m_verify.chain.places import PLACES, PLAN
 from mint2m_verify.chain.statements import plan_payload
 from mint2m_verify.chain.verify import verify_chain
 from mint2m_verify.documents.validation import StageName, ValidationPlan
 from mint2m_verify.finding import FindingError, Verdict
+from mint2m_verify.recompute.tensors import read_tensors
 from mint2m_verify.sealing import own_anchor
 from mint2m_verify.signers.choose import key_file_signer
 from mint2m_verify.signing import new_key_pair
@@ -92,8 +96,29 @@ def test_doctor_and_kernel_pass_and_the_chain_through_them_verifies(site: Site) 
     report = verify_chain(site.evidence, site.anchor(), ChainOptions(through="kernel", plan_anchor=None))
     assert [fault.id for fault in report.findings] == ["signature.key-mismatch"]  # the planner is another
     assert not list(site.evidence.parent.glob("*.work-*"))
-    numbers = json.loads((site.evidence / PLACES["kernel"].record).read_bytes())["numbers"]
+    record = json.loads((site.evidence / PLACES["kernel"].record).read_bytes())
+    numbers = record["numbers"]
     assert {item["name"]: item["value"] for item in numbers}["topk.mismatches"] == 0
+    cache = json.loads((site.evidence / PLACES["kernel"].tree / "cache.json").read_bytes())
+    assert {"name": "kernels.float32", "value": "CpuKernels on cpu"} in record["settings"]  # as `choose_kernels` says
+    assert cache["before"] is not None and cache["before"] == cache["after"] and cache["files"] > 0
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_kernels_of_another_dtype_are_as_near_to_float64_as_their_results_are_wide(dtype: Dtype) -> None:
+    chosen, execution = kernel_stage._choose(dtype), "ab" * 32
+    for name, case in cases.TOPK.items():
+        right = cases.topk_reference(cases.topk_inputs(name, execution), case.keep)
+        have = read_tensors(kernel_stage._topk(chosen, name, execution), file=name)
+        assert (have["positions"] == right.positions).all() and (have["scores"] == right.scores).all()
+    for name, attend in cases.ATTEND.items():
+        exact = cases.attend_reference(cases.attend_inputs(name, execution, dtype), attend)
+        have = read_tensors(kernel_stage._attend(chosen, name, execution), file=name)
+        for part, scale in (("out", 2.0), ("grad_q", exact.q_terms), ("grad_rows", exact.rows_terms)):
+            # bfloat16 has 8 bits: a result is half a unit off, and the gradient starts from a rounded output.
+            bound = scale * (2**-7 if dtype == "bfloat16" else 1e-12)
+            assert abs(have[part] - getattr(exact, part)).max() <= bound, (name, part)
+        assert abs(have["lse"] - exact.lse).max() <= 1e-4
 
 
 def test_a_second_time_is_refused_and_changes_nothing(site: Site) -> None:
@@ -199,8 +224,8 @@ def test_leftovers_of_an_interrupted_stage_are_replaced(site: Site) -> None:
 
 
 def test_a_required_kernel_cache_must_be_there_and_filled(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    _replan(site, lambda plan: replace(plan, kernel_cache_required=True))
     run_stage("doctor", site.request)
+    monkeypatch.setattr("mint2m_trainer.kernels.compile_cache", lambda *_: None)
     monkeypatch.delenv("TILELANG_CACHE_DIR", raising=False)
     assert refused("kernel", site.request) == "stage.cache-missing"
     empty = site.root / "cache"
@@ -212,8 +237,6 @@ def test_a_required_kernel_cache_must_be_there_and_filled(site: Site, monkeypatc
 
 
 def test_a_kernel_cache_that_changes_during_the_run_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mint2m_trainer.stages import kernel_stage
-
     run_stage("doctor", site.request)
     cache = site.root / "cache"
     cache.mkdir()
@@ -221,9 +244,11 @@ def test_a_kernel_cache_that_changes_during_the_run_is_refused(site: Site, monke
     monkeypatch.setenv("TILELANG_CACHE_DIR", str(cache))
     real = kernel_stage._topk
 
-    def compiling(name: str, execution_id: str) -> bytes:
-        (cache / "another.so").write_bytes(name.encode())
-        return real(name, execution_id)
+    def compiling(chosen: kernel_stage.Chosen, name: str, execution_id: str) -> bytes:
+        if execution_id != kernel_stage._WARMING:
+            with (cache / "another.so").open("ab") as file:
+                file.write(name.encode())
+        return real(chosen, name, execution_id)
 
     monkeypatch.setattr(kernel_stage, "_topk", compiling)
     assert refused("kernel", site.request) == "stage.changed-while-running"
@@ -233,16 +258,19 @@ def test_a_kernel_cache_that_changes_during_the_run_is_refused(site: Site, monke
 def test_a_kernel_that_is_off_does_not_pass_and_keeps_its_artifacts_apart(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mint2m_trainer.kernels import TorchKernels
+    import torch
 
+    from mint2m_trainer.kernels import choose_kernels
+
+    chosen = type(choose_kernels(torch.device("cpu"), torch.float32, 4))
     run_stage("doctor", site.request)
-    real = TorchKernels.attend
+    real = chosen.attend
 
-    def off(self: TorchKernels, *arguments: object) -> object:
+    def off(self: object, *arguments: object) -> object:
         out, lse = real(self, *arguments)  # type: ignore[arg-type]
         return out * 1.001, lse
 
-    monkeypatch.setattr(TorchKernels, "attend", off)
+    monkeypatch.setattr(chosen, "attend", off)
     report = run_stage("kernel", site.request)
     assert report.verdict is Verdict.FAILED
     assert "chain.threshold-missed" in {fault.id for fault in report.findings}

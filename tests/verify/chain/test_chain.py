@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import rfc8785
 
 from mint2m_verify.anchor import ConsistencyOnly, DigestAnchor, KeyAnchor, read_key
 from mint2m_verify.chain import places
@@ -93,7 +94,7 @@ def test_consistency_alone_claims_no_scope() -> None:
 @pytest.mark.parametrize(
     ("path", "stage", "followers"),
     [
-        (f"artifacts/kernel/{kernel.attend_file('plain')}", "kernel", 5),
+        (f"artifacts/kernel/{kernel.attend_file('plain', 'float32')}", "kernel", 5),
         ("artifacts/parity-32k/ratio1/exact/scores.json", "parity-32k", 2),
         ("nccl-ranks.json", "nccl", 4),
         ("artifacts/scale-2m/run/receipt.json", "scale-2m", 0),
@@ -130,10 +131,29 @@ def test_a_scale_run_of_another_plan_is_told_member_by_member() -> None:
     assert [(f.id, f.pointer) for f in faults] == [("chain.run-not-planned", "/source_sha256")]
 
 
+def _with_cache(held: Evidence, **members: object) -> Evidence:
+    """The evidence with these members of its cache file."""
+    path = f"{held.tree}{kernel.CACHE}"
+    file = held.files[path]
+    raw = rfc8785.dumps(json.loads(file.raw or b"") | members)
+    return replace(held, files={**held.files, path: replace(file, raw=raw)})
+
+
 def test_a_plan_that_needs_a_kernel_cache_refuses_a_run_without_one() -> None:
     needing = evidence("kernel", lambda plan: replace(plan, kernel_cache_required=True))
-    faults, _ = drain(kernel.recompute(needing))
+    faults, _ = drain(kernel.recompute(_with_cache(needing, before=None, after=None, files=0)))
     assert [f.id for f in faults] == ["chain.cache-empty"]
+
+
+def test_a_plan_of_another_dtype_asks_for_results_in_it() -> None:
+    held = evidence("kernel")
+    path = next(item.fixture.profile.path for item in held.plan.stages if item.fixture is not None)
+    profile = json.loads(held.files[path].raw or b"")
+    profile["model"]["dtype"] = "bfloat16"
+    raw = replace(held.files[path], raw=rfc8785.dumps(profile))
+    faults, _ = drain(kernel.recompute(replace(held, files={**held.files, path: raw})))
+    assert {f.id for f in faults} == {"chain.artifact-missing"}
+    assert all(".bfloat16." in (f.file or "") for f in faults)
 
 
 def test_verification_needs_neither_torch_nor_ray(accepted: Report) -> None:

@@ -8,8 +8,8 @@ the processor over `lanes`; `triton_gpu` for CUDA; `choose` takes one of them. N
 before it is chosen.
 """
 
-from mint2m_trainer.kernels.choose import choose_kernels
+from mint2m_trainer.kernels.choose import choose_kernels, compile_cache
 from mint2m_trainer.kernels.interface import Candidates, KernelError, Kernels, KeyBlock
 from mint2m_trainer.kernels.reference import TorchKernels
 
-__all__ = ["Candidates", "KernelError", "Kernels", "KeyBlock", "TorchKernels", "choose_kernels"]
+__all__ = ["Candidates", "KernelError", "Kernels", "KeyBlock", "TorchKernels", "choose_kernels", "compile_cache"]

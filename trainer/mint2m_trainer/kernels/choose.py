@@ -13,6 +13,8 @@ within float32 rounding. The choice is a matter of speed and never of data, so i
 from __future__ import annotations
 
 import importlib.util
+import os
+from pathlib import Path
 
 import torch
 
@@ -43,3 +45,20 @@ def choose_kernels(device: torch.device, dtype: torch.dtype, query_tile: int) ->
             return TritonKernels(query_tile=query_tile)
         return TorchKernels(query_tile=query_tile)
     raise KernelError(f"no kernels for device {device}")
+
+
+def compile_cache(device: torch.device, dtype: torch.dtype) -> Path | None:
+    """Where the code that `choose_kernels` compiles for these two is kept from one process to the next.
+
+    None where nothing is compiled, or where every process compiles for itself.
+    """
+    if dtype not in _FAST:
+        return None
+    if device.type == "cpu" and importlib.util.find_spec("numba") is not None:
+        from mint2m_trainer.kernels.compiled import FOLDER
+
+        return FOLDER
+    if device.type == "cuda" and importlib.util.find_spec("triton") is not None:
+        given = os.environ.get("TRITON_CACHE_DIR")  # as Triton itself looks for it
+        return Path(given) if given else Path.home() / ".triton" / "cache"
+    return None

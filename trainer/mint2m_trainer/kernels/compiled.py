@@ -37,15 +37,16 @@ def _cache_folder() -> Path | None:
     return folder if private and os.access(folder, os.W_OK) else None
 
 
-_FOLDER = _cache_folder()
+#: Where compiled code of this source lies; None where every process compiles for itself.
+FOLDER = _cache_folder()
 
 
 def compiled(function: Callable[..., Any]) -> Any:
     """`function` compiled for this processor at its first call, or loaded as an earlier process compiled it."""
     before = config.CACHE_DIR
     try:
-        if _FOLDER is not None:
-            config.CACHE_DIR = str(_FOLDER)  # read once, here
-        return njit(function, nogil=True, cache=_FOLDER is not None)
+        if FOLDER is not None:
+            config.CACHE_DIR = str(FOLDER)  # read once, here
+        return njit(function, nogil=True, cache=FOLDER is not None)
     finally:
         config.CACHE_DIR = before

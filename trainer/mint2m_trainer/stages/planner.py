@@ -16,6 +16,7 @@ from mint2m_trainer.contract.fixture import RolloutScores, Target, build_fixture
 from mint2m_trainer.deployments import Packaged, packaged_profile
 from mint2m_trainer.model.init_tiny import Json, init_tiny
 from mint2m_trainer.stages.adapter import seeded_adapter
+from mint2m_trainer.stages.kernel_stage import keeps_compiled_code
 from mint2m_trainer.stages.observing import identity_now
 from mint2m_trainer.stages.setting import PLAN_SEAL
 from mint2m_verify.canonical import sha256_hex
@@ -173,7 +174,8 @@ def plan_set(item: PackagedSet, output: Path, signer: StatementSigner, *, nonce:
             ),
         ),
         optimizer=base.optimizer,
-        kernel_cache_required=False,
+        # Where kernels are compiled and kept, the stage that tries them must find them kept.
+        kernel_cache_required=keeps_compiled_code(base.model.dtype),
         required_stages=item.required,
         stages=tuple(
             PlannedStage(

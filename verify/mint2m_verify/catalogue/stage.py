@@ -97,7 +97,8 @@ ENTRIES = (
         verdict=Verdict.BLOCKED,
         message="the kernel cache is missing, empty or no directory",
         explanation=(
-            "The plan requires a precompiled kernel cache. Set TILELANG_CACHE_DIR to a directory that holds it."
+            "The plan requires a kernel cache that is filled before the stage hashes it, and none is kept here: the user's cache folder\n"
+            "cannot be written, or is open to others; or TILELANG_CACHE_DIR names no directory."
         ),
     ),
     Entry(

@@ -11,14 +11,20 @@ Sources: index score as in DeepSeek-V3.2, equation 1; attention as in `mint2m_tr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from mint2m_verify.documents.inputs import RunProfile
+
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
+
+#: What a model computes in, as run profiles name it.
+Dtype: TypeAlias = Literal["float32", "bfloat16", "float64"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,21 +134,25 @@ def topk_inputs(name: str, execution_id: str) -> TopkInputs:
     )
 
 
-def attend_inputs(name: str, execution_id: str) -> AttendInputs:
-    """The inputs of attention case `name`."""
+def planned_dtypes(profiles: Iterable[RunProfile]) -> tuple[Dtype, ...]:
+    """What kernels are tried in: the dtypes of a plan's profiles; float32 for a plan that has none."""
+    return tuple(sorted({profile.model.dtype for profile in profiles})) or ("float32",)
+
+
+def attend_inputs(name: str, execution_id: str, dtype: Dtype = "float32") -> AttendInputs:
+    """The inputs of attention case `name`, exact in `dtype`."""
     case, draw = ATTEND[name], _Draws(f"attend/{name}", execution_id)
     idx = np.stack([draw.distinct(case.slots, case.rows, repeated=case.repeated) for _ in range(case.queries)])
     ok = np.ones(idx.shape, dtype=bool)
     if case.empty:
         ok[:, case.slots - case.empty :] = False
         ok[0] = True  # one query uses every slot
-    return AttendInputs(
-        q=draw.floats((case.queries, case.heads, case.width)),
-        rows=draw.floats((case.rows, case.width)),
-        idx=idx,
-        ok=ok,
-        grad=draw.floats((case.queries, case.heads, case.value_width)),
-    )
+    q = draw.floats((case.queries, case.heads, case.width))
+    rows = draw.floats((case.rows, case.width))
+    grad = draw.floats((case.queries, case.heads, case.value_width))
+    if dtype == "bfloat16":
+        q, rows, grad = _bfloat16(q), _bfloat16(rows), _bfloat16(grad)
+    return AttendInputs(q=q, rows=rows, idx=idx, ok=ok, grad=grad)
 
 
 def topk_reference(inputs: TopkInputs, keep: int) -> TopkResult:
@@ -186,6 +196,14 @@ def attend_reference(inputs: AttendInputs, case: AttendCase) -> AttendResult:
         q_terms=float(np.einsum("thk,tkd->thd", steep, np.abs(gathered)).max()),
         rows_terms=float(np.einsum("thk,thd->tkd", steep, np.abs(inputs.q)).max() + np.abs(value_part).max()),
     )
+
+
+def _bfloat16(values: F64) -> F64:
+    """Each value, exact in float32, rounded to the nearest bfloat16, ties to even."""
+    bits = values.astype(np.float32).view(np.uint32)
+    bits = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+    rounded: F64 = bits.view(np.float32).astype(np.float64)
+    return rounded
 
 
 class _Draws:

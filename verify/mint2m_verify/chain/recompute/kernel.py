@@ -1,15 +1,22 @@
-"""The kernel stage: every hot kernel's results against float64, over inputs that the verifier makes itself."""
+"""The kernel stage: every hot kernel's results against float64, over inputs that the verifier makes itself.
+
+The rule: kernels are tried in what the plan's profiles compute in. Which implementation ran, and on what device, is the
+operator's word (a setting of the record); what it gave is not.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Iterator
 
 import numpy as np
 
 from mint2m_verify.canonical import JsonValue, parse
 from mint2m_verify.chain import kernel_cases as cases
+from mint2m_verify.chain.kernel_cases import Dtype
 from mint2m_verify.chain.numbers import Number
 from mint2m_verify.chain.recompute.evidence import Evidence, Recomputation
+from mint2m_verify.documents.inputs import RunProfile
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.recompute.tensors import Floats, Tensors
 
@@ -19,32 +26,49 @@ _PARTS = ("out", "lse", "grad_q", "grad_rows")
 
 def recompute(evidence: Evidence) -> Recomputation:
     """Mismatched slots of selection, and the largest relative errors of attention and its gradient."""
-    mismatches = yield from _topk(evidence)
-    errors = yield from _attend(evidence)
+    dtypes = yield from _dtypes(evidence)
+    mismatches = yield from _topk(evidence, dtypes)
+    errors = yield from _attend(evidence, dtypes)
     changed = yield from _cache(evidence)
     return (
-        Number(name="topk.cases", value=float(len(cases.TOPK)), standing="derived"),
+        Number(name="topk.cases", value=float(len(cases.TOPK) * len(dtypes)), standing="derived"),
         Number(name="topk.mismatches", value=mismatches, standing="derived"),
-        Number(name="attend.cases", value=float(len(cases.ATTEND)), standing="derived"),
+        Number(name="attend.cases", value=float(len(cases.ATTEND) * len(dtypes)), standing="derived"),
         *(Number(name=f"attend.{part}.error", value=errors[part], standing="derived") for part in _PARTS),
         Number(name="cache.changed", value=changed, standing="attested-only"),
     )
 
 
-def topk_file(name: str) -> str:
+def topk_file(name: str, dtype: Dtype) -> str:
     """Where the results of a selection case lie, below the stage's tree."""
-    return f"topk-{name}.safetensors"
+    return f"topk-{name}{_suffix(dtype)}.safetensors"
 
 
-def attend_file(name: str) -> str:
+def attend_file(name: str, dtype: Dtype) -> str:
     """Where the results of an attention case lie, below the stage's tree."""
-    return f"attend-{name}.safetensors"
+    return f"attend-{name}{_suffix(dtype)}.safetensors"
 
 
-def _topk(evidence: Evidence) -> Generator[Finding, None, float]:
+def _suffix(dtype: Dtype) -> str:
+    return "" if dtype == "float32" else f".{dtype}"
+
+
+def _dtypes(evidence: Evidence) -> Generator[Finding, None, tuple[Dtype, ...]]:
+    profiles: dict[str, RunProfile] = {}
+    for item in evidence.plan.stages:
+        if item.fixture is not None and item.fixture.profile.path not in profiles:
+            path = item.fixture.profile.path
+            try:
+                profiles[path] = evidence.document(RunProfile, path, canonical_form=False)
+            except FindingError as fault:
+                yield fault.finding
+    return cases.planned_dtypes(profiles.values())
+
+
+def _topk(evidence: Evidence, dtypes: tuple[Dtype, ...]) -> Generator[Finding, None, float]:
     wrong = 0
-    for name, case in cases.TOPK.items():
-        path = f"{evidence.tree}{topk_file(name)}"
+    for dtype, (name, case) in itertools.product(dtypes, cases.TOPK.items()):
+        path = f"{evidence.tree}{topk_file(name, dtype)}"
         right = cases.topk_reference(cases.topk_inputs(name, evidence.execution_id), case.keep)
         have = yield from _tensors(evidence, path, {"scores": right.scores.shape, "positions": right.positions.shape})
         if have is None:
@@ -55,11 +79,11 @@ def _topk(evidence: Evidence) -> Generator[Finding, None, float]:
     return float(wrong)
 
 
-def _attend(evidence: Evidence) -> Generator[Finding, None, dict[str, float]]:
+def _attend(evidence: Evidence, dtypes: tuple[Dtype, ...]) -> Generator[Finding, None, dict[str, float]]:
     worst = dict.fromkeys(_PARTS, 0.0)
-    for name, case in cases.ATTEND.items():
-        path = f"{evidence.tree}{attend_file(name)}"
-        right = cases.attend_reference(cases.attend_inputs(name, evidence.execution_id), case)
+    for dtype, (name, case) in itertools.product(dtypes, cases.ATTEND.items()):
+        path = f"{evidence.tree}{attend_file(name, dtype)}"
+        right = cases.attend_reference(cases.attend_inputs(name, evidence.execution_id, dtype), case)
         wanted = {part: getattr(right, part) for part in _PARTS}
         have = yield from _tensors(evidence, path, {part: value.shape for part, value in wanted.items()})
         scales = {"grad_q": right.q_terms, "grad_rows": right.rows_terms}
