@@ -14,6 +14,8 @@ import sys
 from maker import (
     cases_advantages,
     cases_chain,
+    cases_chain_numbers,
+    cases_chain_policy,
     cases_inputs,
     cases_journal,
     cases_json,
@@ -46,6 +48,8 @@ MODULES = (
     cases_policy_demands,
     cases_right,
     cases_chain,
+    cases_chain_numbers,
+    cases_chain_policy,
     cases_advantages,
 )
 
