@@ -52,8 +52,10 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    scope: Annotated[Scope, typer.Option("--scope", help="checkout: a source tree; run: a deployment.")],
-    deployment: Annotated[Path | None, typer.Option("--deployment", help="Deployment file, for scope run.")] = None,
+    scope: Annotated[Scope, typer.Option("--scope", help="checkout: a source tree; run, validation: a deployment.")],
+    deployment: Annotated[
+        Path | None, typer.Option("--deployment", help="Deployment file, for run and validation.")
+    ] = None,
     profile: Profile = None,
     root: Annotated[Path, typer.Option("--root", help="Source tree, for scope checkout.")] = Path(),
     output: Annotated[Path | None, typer.Option("--output", help="Also write the doctor document here.")] = None,

@@ -10,7 +10,7 @@ import typer
 
 from mint2m.outcome import Outcome, ReportFormat, present
 from mint2m.signer_options import ask
-from mint2m_verify.chain.places import ORDER
+from mint2m_verify.chain.places import LIMIT_S, ORDER
 from mint2m_verify.documents.validation import StageName
 
 if TYPE_CHECKING:
@@ -51,18 +51,32 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    deployment: Annotated[str, typer.Option("--deployment", help="A packaged set: local, local-small.")],
+    deployment: Annotated[
+        str, typer.Option("--deployment", help="Validation deployment, or a packaged set: local, local-small.")
+    ],
     nonce: Annotated[str, typer.Option("--instance-nonce", help="New text; only its SHA-256 is kept.")],
     key: Annotated[Path, typer.Option("--key", help="Private key of the planner.")],
     output: Annotated[Path, typer.Option("--output", metavar="DIR", help="New directory for plan and inputs.")],
+    through: Annotated[
+        str | None, typer.Option("--through", help="Last stage to plan; otherwise the last that has a case.")
+    ] = None,
+    limit_s: Annotated[int, typer.Option("--limit-s", min=1, help="Seconds that each stage may take.")] = LIMIT_S,
 ) -> Outcome:
     """Write and sign the validation plan of a promotion run, with every input that it binds."""
-    from mint2m_trainer.stages.planner import plan_packaged
+    from mint2m_trainer.stages.planner import PlanRequest, plan_named
+    from mint2m_verify.chain.options import last_stage
     from mint2m_verify.chain.places import PLAN
     from mint2m_verify.chain.plan_check import described
     from mint2m_verify.signers.choose import key_file_signer
 
-    made = plan_packaged(deployment, output, key_file_signer(key, ask=ask), nonce=nonce)
+    request = PlanRequest(
+        output=output,
+        signer=key_file_signer(key, ask=ask),
+        nonce=nonce,
+        through=last_stage(through),
+        limit_s=limit_s,
+    )
+    made = plan_named(deployment, request)
     return Outcome(text=f"{described(made.plan, made.sha256)}\n{output / PLAN}\nplan  {made.sha256}")
 
 

@@ -64,7 +64,7 @@ UNREACHED = {
     "topology": "of the doctor; tests/verify/test_doctor.py",
     "adapter.missing": "of the doctor; tests/verify/test_doctor.py",
     "adapter.malformed": "of writing an adapter; tests/trainer/test_adapter_export.py",
-    "doctor.scope-unsupported": "of the doctor; tests/verify/test_doctor.py",
+    "fixture-set": "of the doctor; tests/trainer/stages/test_validation_deployment.py",
     "fixture.logprobs-missing": "of the doctor; tests/verify/test_doctor.py",
     "fixture.placeholder-hash": "of the doctor; tests/verify/test_doctor.py",
     "fixture.unreadable": "of the doctor; tests/verify/test_doctor.py",

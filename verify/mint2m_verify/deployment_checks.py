@@ -6,8 +6,10 @@ deployment is examined all the same.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from mint2m_verify import schema
 from mint2m_verify.canonical import JsonValue, parse, sha256_hex
@@ -19,7 +21,7 @@ from mint2m_verify.grant import check_terms, parse_grant
 from mint2m_verify.runtime_identity import observe
 
 
-def check_deployment(parts: Parts) -> None:
+def check_deployment(parts: Parts, kind: Literal["training", "validation"] = "training") -> None:
     name = parts.path.name
     try:
         raw = read_once(parts.path.resolve(), name=name)
@@ -33,11 +35,23 @@ def check_deployment(parts: Parts) -> None:
         return
     parts.deployment_raw = raw
     deployment = parts.deployment = decode_document(Deployment, value)
-    if deployment.kind != "training":
-        fault = found("deployment.wrong-kind", file=name, pointer="/kind", expected="training", actual=deployment.kind)
+    if deployment.kind != kind:
+        fault = found("deployment.wrong-kind", file=name, pointer="/kind", expected=kind, actual=deployment.kind)
         parts.record("deployment", fault)
         return
+    unfit = tuple(_of_a_run(deployment, name)) if kind == "validation" else ()
+    if unfit:
+        parts.record("deployment", *unfit)
+        return
     parts.record("deployment", actual=f"{deployment.name}, {deployment.hardware_class}")
+
+
+def _of_a_run(deployment: Deployment, file: str) -> Iterator[Finding]:
+    """Members that only a training deployment has: each case has its profile, and a grant is over the plan."""
+    rows = (("/profile", deployment.profile), ("/authorization_grant", deployment.authorization_grant))
+    for pointer, value in rows:
+        if value is not None:
+            yield found("deployment.invalid", file=file, pointer=pointer, expected="null for kind validation")
 
 
 def _without_placeholders(value: JsonValue) -> JsonValue:
@@ -189,7 +203,7 @@ def check_topology(parts: Parts, deployment: Deployment) -> None:
         )
         parts.record("topology", fault)
         return
-    if claim_scope(deployment, parts.profile) is None:
+    if deployment.kind == "training" and claim_scope(deployment, parts.profile) is None:
         fault = found(
             "scope.none",
             file=parts.path.name,
@@ -221,7 +235,9 @@ def check_attachments(parts: Parts, deployment: Deployment) -> None:
     pointers = {"sbom": "/sbom", "image-provenance": "/image_provenance", "authorization": "/authorization_grant"}
     for name, fault_id, operator_path in rows:
         if operator_path is None:
-            if deployment.hardware_class != "reference-cpu":
+            # The grant of a promotion run is over its plan: of the validation deployment not yet, of a stage's run already.
+            elsewhere = name == "authorization" and (deployment.kind == "validation" or parts.of_a_stage)
+            if deployment.hardware_class != "reference-cpu" and not elsewhere:
                 parts.record(name, found(fault_id, file=parts.path.name, pointer=pointers[name]))
             continue
         try:

@@ -59,15 +59,18 @@ class Gathered:
         return tuple(finding for check in self.checks for finding in check.findings)
 
 
-def gather(path: Path, *, profile: Path | None = None, progress: Progress | None = None) -> Gathered:
+def gather(
+    path: Path, *, profile: Path | None = None, progress: Progress | None = None, of_a_stage: bool = False
+) -> Gathered:
     """Read `path` and what it names.
 
     Args:
         path: the deployment.
         profile: a profile in place of one the deployment leaves open; where the deployment binds one they must agree.
         progress: told as the snapshot is hashed.
+        of_a_stage: the run is a stage of a promotion run, whose plan is what a grant is for.
     """
-    parts = Parts(path=path)
+    parts = Parts(path=path, of_a_stage=of_a_stage)
     check_deployment(parts)
     deployment = parts.deployment
     if deployment is not None:

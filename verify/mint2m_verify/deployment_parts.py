@@ -31,9 +31,10 @@ class Check:
 
 @dataclass(slots=True)
 class Parts:
-    """What has been read so far; a part stays None where it failed."""
+    """What has been read so far; a part stays None where it failed. `of_a_stage`: the run is a stage's, under its plan."""
 
     path: Path
+    of_a_stage: bool = False
     checks: list[Check] = field(default_factory=list)
     deployment: Deployment | None = None
     deployment_raw: bytes = b""

@@ -12,7 +12,8 @@ from pathlib import Path
 from maker.bases import MODEL, make_keys
 from maker.forge import BASES, KEYS, NONCE
 from mint2m_trainer.run import ChosenSigner
-from mint2m_trainer.stages.planner import PackagedSet, plan_set
+from mint2m_trainer.stages.packaged_set import PackagedSet
+from mint2m_trainer.stages.planner import PlanRequest, plan_set
 from mint2m_trainer.stages.run import StageRequest, run_all
 from mint2m_verify.finding import Verdict
 from mint2m_verify.signers.choose import key_file_signer
@@ -35,7 +36,8 @@ def make_chain() -> None:
     make_keys()
     with tempfile.TemporaryDirectory(prefix="mint2m-vectors-") as folder:
         work = Path(folder)
-        plan_set(SET, work / "plan", key_file_signer(KEYS / "planner.key"), nonce=NONCE)
+        signer = key_file_signer(KEYS / "planner.key")
+        plan_set(SET, PlanRequest(output=work / "plan", signer=signer, nonce=NONCE))
         report = run_all(
             StageRequest(
                 validation_plan=work / "plan/validation-plan.json",

@@ -42,7 +42,7 @@ def work(setting: Setting, watcher: Watcher) -> Done:
     _check_time(setting)
     deployment = setting.inputs.directory / fixture.deployment.path
     root = setting.tree / RUN
-    examination = examine_run(deployment, profile=None, output=root)
+    examination = examine_run(deployment, profile=None, output=root, of_a_stage=True)
     for fault in examination.findings:
         raise FindingError(fault)
     gathered = examination.gathered

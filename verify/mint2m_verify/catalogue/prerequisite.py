@@ -148,6 +148,39 @@ ENTRIES = (
         "The fixture or a file it names is missing or not regular.",
     ),
     _blocked(
+        "fixture-set.unreadable",
+        "the fixture set cannot be read",
+        "A validation deployment's `fixture` names a mint2m.fixture-set/v1 document: for each stage its profile and its training\n"
+        "fixture. See docs/promotion.md and `mint2m schema show fixture-set`.",
+    ),
+    _blocked(
+        "fixture-set.hash-mismatch",
+        "the fixture set is not the one that the deployment names",
+        "Its bytes have another SHA-256 than the deployment's `fixture`.",
+    ),
+    _blocked(
+        "fixture-set.stages-invalid",
+        "the fixture set has not the cases of a promotion run",
+        "One case for each stage that computes on a fixture, in the stages' order and from the first on: actor, parity-32k,\n"
+        "parity-64k, scale-2m. A set may end early; then so does the run.",
+    ),
+    _blocked(
+        "fixture-set.case-differs",
+        "a case of the fixture set does not fit its files",
+        "The set names every file by itself: a case repeats the payload and the rollout that its training fixture binds, and sizes.",
+    ),
+    _blocked(
+        "fixture-set.wrong-length",
+        "a stage's prompt has not the length of its name",
+        "On a cluster parity-32k has 32,768 prompt tokens, parity-64k 65,536 and scale-2m 2,097,152, exactly.",
+    ),
+    _blocked(
+        "fixture-set.cases-disagree",
+        "the cases of a fixture set are of two kinds",
+        "Topology, optimizer, LoRA and model numerics are the same in all profiles: what one stage shows counts for the next\n"
+        "only if the same thing runs in it.",
+    ),
+    _blocked(
         "runtime-identity.missing",
         "this hardware class needs a runtime identity",
         "On a cluster the operator states what the workers run, and every rank compares itself with that.",
@@ -221,13 +254,8 @@ ENTRIES = (
         "constraints.txt pins every dependency of pyproject.toml, so that two installs are the same.",
     ),
     _blocked(
-        "doctor.scope-unsupported",
-        "this doctor scope is not available",
-        "The validation chain (kernel, nccl, actor, parity, scale) is not part of this version. `run` and `checkout` are.",
-    ),
-    _blocked(
         "doctor.option-missing",
         "this doctor scope needs another option",
-        "Scope `run` examines one deployment and needs --deployment; scope `checkout` examines --root.",
+        "Scopes `run` and `validation` examine one deployment and need --deployment; scope `checkout` examines --root.",
     ),
 )

@@ -2,7 +2,8 @@
 
 The rule: inputs are a function of the execution and the case alone, in integer arithmetic up to one scaling, so the
 verifier makes them itself and a stage cannot choose easy ones or bring another execution's results. Selection is tried
-on small integers, whose scores are exact in every dtype: ties are then real ties, and the right order is one.
+on small integers, whose scores are exact in every dtype: ties are then real ties, and the right order is one. Sizes
+cross what an implementation may cut at: 4 to 64 rows of a block, 256 keys of a tile, 16,384 keys of a pack.
 
 Legend: T queries, S rows, H heads, W key width, D row width, R value width, K slots a query.
 Sources: index score as in DeepSeek-V3.2, equation 1; attention as in `mint2m_trainer.kernels.interface`.
@@ -42,7 +43,10 @@ class TopkCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttendCase:
-    """Sizes of one attention; `scale` is the softmax scale, `empty` the part of slots that count for nothing."""
+    """Sizes of one attention; `scale` is the softmax scale, `empty` how many slots count for nothing.
+
+    The last `without` queries have no slot that counts: their output is zero and their log-sum-exp `-inf`.
+    """
 
     queries: int
     rows: int
@@ -53,6 +57,7 @@ class AttendCase:
     scale: float
     empty: int
     repeated: bool = False
+    without: int = 0
 
 
 TOPK: Mapping[str, TopkCase] = {
@@ -62,6 +67,8 @@ TOPK: Mapping[str, TopkCase] = {
     "more-slots-than-rows": TopkCase(queries=6, rows=5, heads=1, width=3, keep=9, spread=2, blocks=2),
     "one-row": TopkCase(queries=3, rows=1, heads=2, width=2, keep=1, spread=3, blocks=1),
     "one-slot": TopkCase(queries=21, rows=64, heads=2, width=8, keep=1, spread=2, blocks=5),
+    "many-tiles": TopkCase(queries=18, rows=3001, heads=3, width=9, keep=130, spread=2, blocks=6),
+    "two-packs": TopkCase(queries=5, rows=16_501, heads=1, width=3, keep=6, spread=1, blocks=3),
 }
 
 ATTEND: Mapping[str, AttendCase] = {
@@ -71,6 +78,10 @@ ATTEND: Mapping[str, AttendCase] = {
     "sharp": AttendCase(queries=11, rows=50, heads=2, width=16, value_width=8, slots=10, scale=3.0, empty=2),
     "same-row-often": AttendCase(
         queries=31, rows=3, heads=2, width=8, value_width=8, slots=3, scale=0.5, empty=0, repeated=True
+    ),
+    "many-blocks": AttendCase(queries=9, rows=210, heads=5, width=23, value_width=17, slots=150, scale=0.2, empty=3),
+    "nothing-counts": AttendCase(
+        queries=10, rows=20, heads=3, width=10, value_width=6, slots=5, scale=0.4, empty=1, without=4
     ),
 }
 
@@ -147,6 +158,7 @@ def attend_inputs(name: str, execution_id: str, dtype: Dtype = "float32") -> Att
     if case.empty:
         ok[:, case.slots - case.empty :] = False
         ok[0] = True  # one query uses every slot
+    ok[case.queries - case.without :] = False
     q = draw.floats((case.queries, case.heads, case.width))
     rows = draw.floats((case.rows, case.width))
     grad = draw.floats((case.queries, case.heads, case.value_width))
@@ -176,8 +188,11 @@ def attend_reference(inputs: AttendInputs, case: AttendCase) -> AttendResult:
     logits = np.einsum("thd,tkd->thk", inputs.q, gathered) * case.scale
     logits = np.where(inputs.ok[:, None, :], logits, -np.inf)
     peak = logits.max(-1, keepdims=True)
-    lse = peak + np.log(np.exp(logits - peak).sum(-1, keepdims=True))  # [T, H, 1]
-    weights = np.exp(logits - lse)  # [T, H, K]
+    peak = np.where(np.isneginf(peak), 0.0, peak)  # of a query without a slot
+    mass = np.exp(logits - peak).sum(-1, keepdims=True)  # [T, H, 1]
+    with np.errstate(divide="ignore"):
+        lse = peak + np.log(mass)  # [T, H, 1]; -inf where nothing counts
+    weights = np.exp(logits - peak) / np.where(mass == 0.0, 1.0, mass)  # [T, H, K]
     out = np.einsum("thk,tkr->thr", weights, values)
     mean = (inputs.grad * out).sum(-1, keepdims=True)
     per_slot = np.einsum("thr,tkr->thk", inputs.grad, values)  # [T, H, K]

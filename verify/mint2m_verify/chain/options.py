@@ -31,15 +31,20 @@ class ChainOptions:
 
 def chain_options(verify: VerifyOptions, through: str | None, plan_key: Path | None, known: str | None) -> ChainOptions:
     """The options, each checked; raises `FindingError` (`usage.invalid`, `input.missing`, `key.*`)."""
-    stage = next((name for name in ORDER if name == through), None)
-    if through is not None and stage is None:
-        raise FindingError(found("usage.invalid", expected=f"--through {' or '.join(ORDER)}", actual=through))
     return ChainOptions(
         verify=verify,
-        through=stage,
+        through=last_stage(through),
         plan_anchor=None if plan_key is None else read_key(plan_key),
         known=None if known is None else _head(known),
     )
+
+
+def last_stage(through: str | None) -> StageName | None:
+    """The word of `--through`; raises `FindingError` (`usage.invalid`)."""
+    stage = next((name for name in ORDER if name == through), None)
+    if through is not None and stage is None:
+        raise FindingError(found("usage.invalid", expected=f"--through {' or '.join(ORDER)}", actual=through))
+    return stage
 
 
 def _head(text: str) -> LogHead:

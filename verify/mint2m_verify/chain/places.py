@@ -81,6 +81,9 @@ PLACES: Mapping[StageName, StagePlaces] = {
 #: Exact lengths, in prompt tokens, of the stages that promise one in their name.
 NAMED_TOKENS: Mapping[StageName, int] = {"parity-32k": 32_768, "parity-64k": 65_536, "scale-2m": 2_097_152}
 
+#: Seconds that a stage may take where the planner says nothing else.
+LIMIT_S = 75 * 60
+
 _JSON_LIMIT = 64 << 20
 
 

@@ -66,11 +66,18 @@ def examine(
         case "checkout":
             return examine_checkout(root, promoting)
         case "validation":
-            raise FindingError(found("doctor.scope-unsupported", expected="run or checkout", actual=scope))
+            if deployment is None:
+                raise FindingError(found("doctor.option-missing", expected="--deployment", actual="none"))
+            return examine_validation(deployment)
 
 
 def examine_run(
-    deployment: Path, *, profile: Path | None, output: Path | None, progress: Progress | None = None
+    deployment: Path,
+    *,
+    profile: Path | None,
+    output: Path | None,
+    progress: Progress | None = None,
+    of_a_stage: bool = False,
 ) -> Examination:
     """Whether a run of this deployment could start here and now.
 
@@ -79,14 +86,29 @@ def examine_run(
         profile: in place of one that the deployment leaves open.
         output: the run directory; None for a name below the deployment's output root.
         progress: told as the snapshot is hashed.
+        of_a_stage: the run is a stage of a promotion run, whose plan is what a grant is for.
     """
     from mint2m_verify.doctor import machine
 
-    gathered = gather(deployment, profile=profile, progress=progress)
+    gathered = gather(deployment, profile=profile, progress=progress, of_a_stage=of_a_stage)
     checks = (*machine.platform_checks(), *machine.package_checks(), *gathered.checks)
     if gathered.deployment is not None:
         checks += machine.local_checks(gathered, deployment, output)
     return _examination("run", checks, gathered)
+
+
+def examine_validation(deployment: Path, *, progress: Progress | None = None) -> Examination:
+    """Whether a promotion run of this validation deployment could be planned and started here and now."""
+    from mint2m_verify.doctor import machine
+    from mint2m_verify.validation_files import gather_set
+
+    gathered = gather_set(deployment, progress=progress)
+    checks = (*machine.platform_checks(), *machine.package_checks(), *gathered.checks)
+    if gathered.inputs is not None:
+        inputs = gathered.inputs
+        fullest = max(case.memory_bytes for case in inputs.fixtures.cases.values())
+        checks += (machine.memory_check(inputs.deployment, inputs.profile.topology.world_size, fullest),)
+    return _examination("validation", checks, None)
 
 
 def examine_checkout(root: Path, promoting: Promoting | None = None) -> Examination:

@@ -157,15 +157,21 @@ def _space(gathered: Gathered, place: Path) -> Check:
 
 
 def _memory(gathered: Gathered, deployment: Deployment) -> Check:
+    inputs = gathered.inputs
+    if inputs is None:
+        return Check(name="machine-memory", actual="not planned")
+    needed = sum(item.bytes for item in inputs.memory)
+    return memory_check(deployment, inputs.profile.topology.world_size, needed)
+
+
+def memory_check(deployment: Deployment, ranks: int, rank_bytes: int) -> Check:
     """On a local deployment all ranks share this machine, so their sum must fit what is available."""
-    if deployment.ray_address != "local" or gathered.inputs is None:
-        return Check(name="machine-memory", actual="not this machine's" if gathered.inputs else "not planned")
-    world = gathered.inputs.profile.topology.world_size
-    needed = world * sum(item.bytes for item in gathered.inputs.memory)
-    available = available_bytes()
+    if deployment.ray_address != "local":
+        return Check(name="machine-memory", actual="not this machine's")
+    needed, available = ranks * rank_bytes, available_bytes()
     if available is not None and needed > available:
         fault = found(
-            "memory.does-not-fit", expected=f"{needed} bytes for {world} ranks", actual=f"{available} bytes available"
+            "memory.does-not-fit", expected=f"{needed} bytes for {ranks} ranks", actual=f"{available} bytes available"
         )
         return Check(name="machine-memory", findings=(fault,))
     return Check(name="machine-memory", actual="enough")

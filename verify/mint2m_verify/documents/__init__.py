@@ -34,6 +34,7 @@ from mint2m_verify.documents.records import (
 from mint2m_verify.documents.release import Release
 from mint2m_verify.documents.trust_policy import TrustPolicy
 from mint2m_verify.documents.validation import (
+    FixtureSet,
     LoadedTensors,
     LogProof,
     RankPhases,
@@ -54,6 +55,7 @@ __all__ = [
     "FailedReceipt",
     "FileManifest",
     "FileRef",
+    "FixtureSet",
     "Grant",
     "LoadedTensors",
     "LogProof",

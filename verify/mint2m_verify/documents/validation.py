@@ -50,6 +50,27 @@ class PlannedFixture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FixtureCase:
+    """What one stage of a validation deployment computes on; paths are relative to the set."""
+
+    stage: StageName
+    profile: FileRef
+    fixture: FileRef
+    payload: FileRef
+    rollout: FileRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixtureSet(Document):
+    """The cases of a validation deployment, which names this document by digest; one a stage, in the stages' order."""
+
+    NAME: ClassVar[str] = "fixture-set"
+
+    name: str
+    cases: tuple[FixtureCase, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStage:
     """One stage: its inputs where it needs any, the seconds it may take, and the bounds of its numbers."""
 

@@ -88,15 +88,17 @@ def _attend(evidence: Evidence, dtypes: tuple[Dtype, ...]) -> Generator[Finding,
         have = yield from _tensors(evidence, path, {part: value.shape for part, value in wanted.items()})
         scales = {"grad_q": right.q_terms, "grad_rows": right.rows_terms}
         for part, want in wanted.items():
-            scale = scales.get(part) or float(np.abs(want).max())
+            scale = scales.get(part) or float(np.abs(want[np.isfinite(want)]).max())
             error = np.inf if have is None else _error(want, have[part], scale)
             worst[part] = max(worst[part], error)
     return worst
 
 
 def _error(want: Floats, have: Floats, scale: float) -> float:
-    """Largest difference relative to `scale`; a NaN is as far as can be."""
-    difference = np.abs(have.astype(np.float64) - want)
+    """Largest difference relative to `scale`; a NaN is as far as can be, and so is an infinity in the wrong place."""
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(have.astype(np.float64) - want)
+    difference[np.isneginf(want) & np.isneginf(have)] = 0.0  # the log-sum-exp of a query for which nothing counts
     if not np.all(np.isfinite(difference)):
         return float(np.inf)
     return float(difference.max() / max(scale, 1e-30))
