@@ -235,7 +235,7 @@ def check_attachments(parts: Parts, deployment: Deployment) -> None:
     pointers = {"sbom": "/sbom", "image-provenance": "/image_provenance", "authorization": "/authorization_grant"}
     for name, fault_id, operator_path in rows:
         if operator_path is None:
-            # The grant of a promotion run is over its plan: of the validation deployment not yet, of a stage's run already.
+            # The grant of a promotion run is over its plan.
             elsewhere = name == "authorization" and (deployment.kind == "validation" or parts.of_a_stage)
             if deployment.hardware_class != "reference-cpu" and not elsewhere:
                 parts.record(name, found(fault_id, file=parts.path.name, pointer=pointers[name]))

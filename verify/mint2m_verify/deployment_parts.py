@@ -31,7 +31,7 @@ class Check:
 
 @dataclass(slots=True)
 class Parts:
-    """What has been read so far; a part stays None where it failed. `of_a_stage`: the run is a stage's, under its plan."""
+    """What was read so far; a part stays None where it failed. `of_a_stage`: of a promotion run, under its plan."""
 
     path: Path
     of_a_stage: bool = False
