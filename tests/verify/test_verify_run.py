@@ -48,7 +48,9 @@ def _took_over(captured: int, reversed: int) -> Callable[[Any], None]:
             own = reverse["chunks"] - reversed
             capture |= {"resumed_chunks": captured} if captured else {}
             reverse |= {"resumed_chunks": reversed} if reversed else {}
-            reverse |= {"backward_calls": own, "rows_compared": 8 * own, "gradient_pages_released": own}
+            reverse |= {"backward_calls": own}
+            if reversed:  # those left are whole chunks of 8 rows, dealt over two ranks
+                reverse |= {"rows_compared": 4 * own, "gradient_pages_released": own}
 
     return change
 
@@ -78,6 +80,10 @@ def test_work_of_an_earlier_execution_is_accepted_and_the_report_says_whose_it_i
         pytest.param(
             lambda ranks: [_took_over(0, 1)(ranks), ranks[0]["phases"][6]["evidence"].update(rows_compared=0)],
             id="and fewer rows than the other chunks have",
+        ),
+        pytest.param(
+            lambda ranks: [_took_over(0, 1)(ranks), ranks[0]["phases"][6]["evidence"].update(rows_compared=10**6)],
+            id="and more rows than the other chunks have",
         ),
     ],
 )

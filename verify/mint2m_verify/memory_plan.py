@@ -140,16 +140,29 @@ def held_rows(profile: RunProfile, rank: int, *, chunks: int | None = None) -> i
 
     Of the first `chunks` chunks, or of all where it is None.
     """
+    whole, rest = _split(profile, chunks)
+    return whole * _dealt(profile, rank, profile.prefix.chunk_tokens) + _dealt(profile, rank, rest)
+
+
+def held_chunks(profile: RunProfile, rank: int, chunks: int) -> int:
+    """Of how many of the first `chunks` chunks a rank holds a row."""
+    whole, rest = _split(profile, chunks)
+    of_whole = whole if _dealt(profile, rank, profile.prefix.chunk_tokens) else 0
+    return of_whole + (1 if _dealt(profile, rank, rest) else 0)
+
+
+def _split(profile: RunProfile, chunks: int | None) -> tuple[int, int]:
+    """Whole chunks, and tokens of the last one."""
     tokens = profile.context.prompt_tokens - 1
     if chunks is not None:
         tokens = min(tokens, chunks * profile.prefix.chunk_tokens)
-    whole, rest = divmod(tokens, profile.prefix.chunk_tokens)
+    return divmod(tokens, profile.prefix.chunk_tokens)
+
+
+def _dealt(profile: RunProfile, rank: int, tokens: int) -> int:
+    """A rank's share of a chunk of `tokens`."""
     cp = profile.topology.context_parallel
-
-    def share(tokens: int) -> int:
-        return tokens // cp + (rank < tokens % cp)
-
-    return whole * share(profile.prefix.chunk_tokens) + share(rest)
+    return tokens // cp + (rank < tokens % cp)
 
 
 def _category(name: str) -> MemoryCategory:

@@ -15,6 +15,7 @@ from mint2m_verify import layout, phases
 from mint2m_verify.canonical import JsonValue, canonical, sha256_hex
 from mint2m_verify.documents import (
     FileRef,
+    PhaseEvidence,
     PhaseRecord,
     Plan,
     RankSession,
@@ -24,7 +25,7 @@ from mint2m_verify.documents import (
 from mint2m_verify.documents.records import chain_start
 from mint2m_verify.finding import Finding, found
 from mint2m_verify.findings import Check, Damage
-from mint2m_verify.memory_plan import held_rows
+from mint2m_verify.memory_plan import held_chunks, held_rows
 from mint2m_verify.run_documents import Read
 
 _FILE = layout.RANK_SESSIONS
@@ -127,15 +128,13 @@ def check_counts(sessions: RankSessions, profile: RunProfile) -> Check:
             case phases.CAPTURE_PREFIX:
                 yield from _equal(seen.prompt_tokens, captured, f"{where}/prompt_tokens", record.phase)
                 yield from _equal(seen.chunks, chunks, f"{where}/chunks", record.phase)
-                yield from _some(seen.page_rows, held, f"{where}/page_rows", record.phase)
+                yield from _equal(seen.page_rows, held, f"{where}/page_rows", record.phase)
             case phases.PREFIX_BACKWARD:
                 yield from _equal(seen.chunks, chunks, f"{where}/chunks", record.phase)
                 held = held_rows(profile, rank, chunks=max(chunks - resumed, 0))
                 yield from _equal(seen.backward_calls, chunks - resumed, f"{where}/backward_calls", record.phase)
                 yield from _equal(seen.row_difference, 0.0, f"{where}/row_difference", record.phase)
-                yield from _some(seen.rows_compared, held, f"{where}/rows_compared", record.phase)
-                released = f"{where}/gradient_pages_released"
-                yield from _some(seen.gradient_pages_released, min(held, 1), released, record.phase)
+                yield from _by_layer(seen, held, held_chunks(profile, rank, chunks - resumed), where, record.phase)
             case phases.FINALIZE:
                 yield from _equal(seen.finalize_calls, 1, f"{where}/finalize_calls", record.phase)
             case phases.OPTIMIZER_STEP:
@@ -374,9 +373,15 @@ def _equal(have: object, want: object, pointer: str, phase: str) -> Iterator[Fin
         yield _fault("session.count-mismatch", pointer, str(want), str(have), stage=phase)
 
 
-def _some(have: int | None, least: int, pointer: str, phase: str) -> Iterator[Finding]:
-    if have is not None and have < least:
-        yield _fault("session.count-mismatch", pointer, f"at least {least}", str(have), stage=phase)
+def _by_layer(seen: PhaseEvidence, rows: int, chunks: int, where: str, phase: str) -> Iterator[Finding]:
+    """Every row that the rank holds was compared, and every gradient page released, once a layer.
+
+    How many layers there are, the first of the two numbers says; it is at least one.
+    """
+    compared, released = seen.rows_compared, seen.gradient_pages_released
+    layers = max((compared or 0) // rows, 1) if rows else 1
+    yield from _equal(compared, layers * rows, f"{where}/rows_compared", phase)
+    yield from _equal(released, layers * chunks, f"{where}/gradient_pages_released", phase)
 
 
 def _listed(ranks: Sequence[int]) -> str:
