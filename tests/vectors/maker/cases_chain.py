@@ -195,7 +195,7 @@ def _(run: Run) -> None:
 
 @chain("input-changed", "A token of a rollout changed after the plan was signed.", "tree.file-changed")
 def _(run: Run) -> None:
-    run.set("inputs/parity-32k/rollout.json", "/prompt_tokens/5", 66)
+    run.set("inputs/fixtures/parity-32k/rollout.json", "/prompt_tokens/5", 66)
 
 
 # Links: stages, parents, executions.
