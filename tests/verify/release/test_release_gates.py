@@ -101,8 +101,12 @@ def judged(kit: ModuleType, source: Path, **options: Any) -> tuple[Verdict, set[
 
 def test_a_ready_checkout_passes_every_gate(kit: ModuleType, tmp_path: Path) -> None:
     report = check_release(kit.small_source(tmp_path))
-    assert (report.verdict, len(report.requirements)) == (Verdict.ACCEPTED, 9)
-    assert {row.standing for row in report.requirements} == {Standing.CHECKED}
+    promoting = [row for row in report.requirements if row.required.startswith("h20-4x8: ")]
+    own = [row for row in report.requirements if row not in promoting]
+    assert (report.verdict, len(own)) == (Verdict.ACCEPTED, 9)
+    assert {row.standing for row in own} == {Standing.CHECKED}
+    # Being released is not being runnable on the cluster class, which nothing here shows.
+    assert (promoting[-1].found, promoting[-1].standing) == ("review_only_not_runnable", Standing.UNVERIFIABLE)
     assert judged(kit, tmp_path, version="1.2.3") == (Verdict.ACCEPTED, set())
 
 

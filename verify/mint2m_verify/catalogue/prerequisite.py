@@ -156,7 +156,7 @@ ENTRIES = (
     _blocked(
         "fixture-set.hash-mismatch",
         "the fixture set is not the one that the deployment names",
-        "Its bytes have another SHA-256 than the deployment's `fixture`.",
+        "Its bytes have another SHA-256 than the one in the deployment's `fixture`: one of the two was changed after the other.",
     ),
     _blocked(
         "fixture-set.stages-invalid",
