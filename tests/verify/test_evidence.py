@@ -123,3 +123,26 @@ def test_no_claims_and_no_manifest_prove_nothing(folder: Path) -> None:
     assert ("evidence.nothing-published", "external/") in roots(verify(folder))
     (folder / MANIFEST).unlink()
     assert ("file.missing", MANIFEST) in roots(verify(folder))
+
+
+CHAIN = Path(__file__).resolve().parents[1] / "vectors" / "bases" / "chain"
+
+
+def test_a_published_chain_is_verified_whole_and_said_to_be_self_asserted(folder: Path) -> None:
+    shutil.copytree(CHAIN, folder / "small")
+    rebind(folder)
+    report = verify(folder)
+    assert int(report.verdict) == 0, report.findings
+    rows = {row.required: row for row in report.requirements if row.required.startswith("small: ")}
+    whole, source = rows["small: a whole chain, self-asserted"], rows["small: made by this source"]
+    assert (whole.standing, source.standing) == (Standing.DERIVED, Standing.UNVERIFIABLE)
+    assert "its key came with it" in whole.found and "here lies" in source.found
+
+
+def test_a_published_chain_that_is_bound_as_it_was_forged_is_refused(folder: Path) -> None:
+    shutil.copytree(CHAIN, folder / "small")
+    change(folder / "small" / "parity-32k.json", lambda document: document["numbers"].pop())
+    rebind(folder)
+    report = verify(folder)
+    assert int(report.verdict) == 1
+    assert ("tree.file-changed", "small/parity-32k.json") in roots(report)

@@ -21,7 +21,7 @@ from mint2m_verify.finding import FindingError, Report
 from mint2m_verify.promotion import GPU_CLASS, REVIEW_ONLY
 from mint2m_verify.render.escape import escape
 from mint2m_verify.render.markdown import cell
-from mint2m_verify.verify_evidence import CLAIMS, verify_evidence
+from mint2m_verify.verify_evidence import CLAIMS, chains, verify_evidence
 
 _HEAD = """\
 # Status
@@ -38,10 +38,10 @@ def evidence_status(root: Path) -> str:
         FindingError: the first thing in which the evidence contradicts itself; there is no page about such evidence.
     """
     _must_hold(verify_evidence(root, ConsistencyOnly(), VerifyOptions()))
-    chains = sorted(place.parent for place in root.glob(f"*/{places.PLAN}"))
-    parts = [_HEAD, *_promotion(chains)]
-    for chain in chains:
-        parts += _chain(chain)
+    folders = [root / name for name in chains(root)]
+    parts = [_HEAD, *_promotion(folders)]
+    for folder in folders:
+        parts += _chain(folder)
     for path in sorted((root / CLAIMS).glob("*.json")):
         parts += _claim(ExternalClaim.parse(read_once(path), file=path.name, canonical_form=False))
     return "\n".join(parts)

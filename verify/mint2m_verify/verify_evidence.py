@@ -2,7 +2,8 @@
 
 The rule: a claim whose raw evidence is elsewhere stays a claim. Its figures are held against the bounds that were
 published for them, and the report says which are met and which are missed, whatever the reporter concluded; no row of
-it ever stands higher than the reporter's word.
+it ever stands higher than the reporter's word. A chain is verified whole, but by a key that came the same way: that it
+is consistent says nothing of who made it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ from pathlib import Path
 
 from mint2m_verify.anchor import Anchor, ConsistencyOnly, DigestAnchor, NoAnchor, VerifyOptions
 from mint2m_verify.canonical import sha256_hex
+from mint2m_verify.chain import places
+from mint2m_verify.chain.options import ChainOptions
+from mint2m_verify.chain.verify import verify_chain
 from mint2m_verify.documents.external_claim import Contract, ExternalClaim
 from mint2m_verify.documents.manifests import FileManifest
+from mint2m_verify.documents.validation import ValidationPlan
+from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, NamedDigest, Report, Standing, found
 from mint2m_verify.findings import Check, Findings
-from mint2m_verify.seal import megabytes
+from mint2m_verify.seal import megabytes, short
+from mint2m_verify.source import observed_sha256
 from mint2m_verify.tree import check_manifest, compare, hash_tree, manifest_of
 from mint2m_verify.verdict import About, finish
 from mint2m_verify.vouching import Vouched
@@ -58,9 +65,16 @@ def verify_evidence(root: Path, anchor: Anchor, options: VerifyOptions) -> Repor
         claim = _claim(file, log)
         if claim is not None:
             _judge(claim, file.path, log)
+    for name in chains(root):
+        _judge_chain(root, name, log)
     digests = () if manifest is None else (NamedDigest(name="manifest", sha256=manifest.root_sha256),)
     about = About(subject=str(root), command="verify evidence", not_checked=_NOT_CHECKED, digests=digests)
     return replace(finish(about, log, anchor, options, None, vouched), comparison=True)
+
+
+def chains(root: Path) -> tuple[str, ...]:
+    """Names of the promotion runs below `root`, each a folder of its own."""
+    return tuple(sorted(place.parent.name for place in root.glob(f"*/{places.PLAN}")))
 
 
 def evidence_manifest(root: Path) -> FileManifest:
@@ -133,6 +147,43 @@ def _judge(claim: ExternalClaim, path: str, log: Findings) -> None:
     for index, contract in enumerate(claim.contracts):
         required = f"{claim.name}: {contract.figure} {contract.relation} {contract.bound:g}"
         log.judge(required, Standing.ATTESTED_ONLY, _held(claim, contract, index, path), sources=(path,))
+
+
+def _judge_chain(root: Path, name: str, log: Findings) -> None:
+    """A chain by its own key, and whether it was made by the source that lies here."""
+    log.judge(f"{name}: a whole chain, self-asserted", Standing.DERIVED, _whole(root / name, name), sources=(MANIFEST,))
+    try:
+        plan = ValidationPlan.parse(read_once(root / name / places.PLAN), file=f"{name}/{places.PLAN}")
+    except FindingError:
+        return  # which the chain's own row says
+    here = observed_sha256()
+    standing = Standing.CHECKED if plan.source_sha256 == here else Standing.UNVERIFIABLE
+    log.judge(f"{name}: made by this source", standing, _source(plan.source_sha256, here))
+
+
+def _whole(chain: Path, name: str) -> Check:
+    try:
+        report = verify_chain(chain, ConsistencyOnly(), ChainOptions())
+    except FindingError as stop:
+        yield _below(stop.finding, name)
+        return "unreadable"
+    for fault in report.findings:
+        yield _below(fault, name)
+    return f"{report.summary}; its key came with it"
+
+
+def _below(fault: Finding, folder: str) -> Finding:
+    """A chain's finding, its files named from the evidence's root."""
+    return replace(
+        fault,
+        file=folder if fault.file is None else f"{folder}/{fault.file}",
+        cause=None if fault.cause is None else _below(fault.cause, folder),
+    )
+
+
+def _source(made_by: str, here: str) -> Check:
+    yield from ()
+    return f"{short(made_by)}, as here" if made_by == here else f"{short(made_by)}; here lies {short(here)}"
 
 
 def _figures(claim: ExternalClaim, path: str) -> Check:
