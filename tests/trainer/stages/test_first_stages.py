@@ -19,7 +19,7 @@ from mint2m_trainer.stages import kernel_stage
 from mint2m_trainer.stages.packaged_set import PACKAGED_SETS
 from mint2m_trainer.stages.planner import PlanRequest, plan_set
 from mint2m_trainer.stages.run import StageRequest, run_stage
-from mint2m_trainer.stages.setting import PLAN_SEAL
+from mint2m_trainer.stages.setting import PLAN_SEAL, Setting
 from mint2m_verify.anchor import KeyAnchor
 from mint2m_verify.chain import kernel_cases as cases
 from mint2m_verify.chain.kernel_cases import Dtype
@@ -28,7 +28,7 @@ from mint2m_verify.chain.places import PLACES, PLAN
 from mint2m_verify.chain.statements import plan_payload
 from mint2m_verify.chain.verify import verify_chain
 from mint2m_verify.documents.validation import StageName, ValidationPlan
-from mint2m_verify.finding import FindingError, Verdict
+from mint2m_verify.finding import FindingError, Verdict, found
 from mint2m_verify.recompute.tensors import read_tensors
 from mint2m_verify.sealing import own_anchor
 from mint2m_verify.signers.choose import key_file_signer
@@ -281,6 +281,30 @@ def test_a_kernel_that_is_off_does_not_pass_and_keeps_its_artifacts_apart(
     assert Path(report.subject).is_dir()
     assert ".refused-kernel-" in report.subject
     assert not list(site.evidence.parent.glob("*.work-*"))
+
+
+@pytest.mark.parametrize("owned", [True, False], ids=["that still owns something", "that owns nothing"])
+def test_the_work_of_an_interrupted_stage_stays_only_with_a_journal(
+    site: Site, monkeypatch: pytest.MonkeyPatch, owned: bool
+) -> None:
+    from mint2m_trainer.cluster.journal import Journal, resource
+
+    def interrupted(setting: Setting) -> None:
+        setting.tree.mkdir(parents=True)
+        with Journal.create(setting.tree / "ownership.jsonl", plan_sha256="ab" * 32, execution_id="cd" * 32) as journal:
+            journal.write("opened", detail="mint2m stage kernel")
+            ours = resource("process", "a rank", pid=4242, start_ticks=1)
+            journal.write("created", ours)
+            if not owned:
+                journal.write("absent", ours)
+        raise FindingError(found("run.interrupted", hint="the journal's"))
+
+    run_stage("doctor", site.request)
+    monkeypatch.setattr(kernel_stage, "work", interrupted)
+    with pytest.raises(FindingError) as caught:
+        run_stage("kernel", site.request)
+    assert bool(list(site.evidence.parent.glob("one.work-*"))) is owned
+    assert (caught.value.finding.hint == "the journal's") is owned
 
 
 def test_what_a_killed_driver_left_goes_and_what_a_living_one_works_in_stays(site: Site) -> None:

@@ -1,4 +1,4 @@
-"""What the driver of a stage left when it was killed: its work directory, and whatever that directory's run owned.
+"""What the driver of a stage leaves when it fails or is killed: its work directory, and what that one's run owned.
 
 The rule: a driver holds a lock on its work directory as long as it lives, so one without a lock belongs to nobody. It
 is removed only when everything that a journal in it names is absent; what cannot be shown stays, with a finding.
@@ -44,6 +44,22 @@ def clear_abandoned(evidence: Path, ray_address: str) -> None:
             for journal in sorted(work.rglob(layout.OWNERSHIP)):
                 _settle(journal, ray_address)
             shutil.rmtree(work)
+
+
+def discard_work(work: Path) -> bool:
+    """Remove the work directory of a stage that ends without a bundle; False where it stays.
+
+    It stays where a journal in it still owns something: the next stage ends that by the journal.
+    """
+    for journal in work.rglob(layout.OWNERSHIP):
+        try:
+            if read(journal).owned:
+                return False
+        except FindingError as fault:
+            if fault.finding.id != "ownership.empty":
+                return False
+    shutil.rmtree(work, ignore_errors=True)
+    return True
 
 
 def _abandoned(work: Path) -> bool:

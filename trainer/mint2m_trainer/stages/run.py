@@ -8,9 +8,8 @@ keeps its progress beside the evidence until then.
 from __future__ import annotations
 
 import secrets
-import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mint2m_trainer.cluster.interrupt import terminated_like_interrupted
@@ -19,7 +18,7 @@ from mint2m_trainer.cluster.progress import Silent, Watcher
 from mint2m_trainer.resume.folder import remove_progress
 from mint2m_trainer.run import ChosenSigner
 from mint2m_trainer.stages import doctor_stage, kernel_stage, labels, scale_stage
-from mint2m_trainer.stages.leftovers import clear_abandoned, working_in
+from mint2m_trainer.stages.leftovers import clear_abandoned, discard_work, working_in
 from mint2m_trainer.stages.observing import look
 from mint2m_trainer.stages.ray_stage import RankWork, environment_settings, run_ranks
 from mint2m_trainer.stages.setting import Inputs, Setting, Signing, check_start, read_inputs
@@ -35,6 +34,9 @@ from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, Report, Requirement, Standing, found
 from mint2m_verify.seal import short
 from mint2m_verify.sealing import own_anchor
+
+#: The hint of an interrupted stage.
+_GOES_ON = "nothing of it is left; the same command takes the stage again, a long one from what was kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +119,13 @@ def _run(stage: StageName, request: StageRequest, inputs: Inputs, signing: Signi
                     found("stage.changed-while-running", stage=stage, expected=str(before), actual=str(done.after))
                 )
             made = bundle(setting, done)
+        except FindingError as stop:
+            if discard_work(work) and stop.finding.id == "run.interrupted":
+                # With the directory went the journal that a run's own hint names.
+                raise FindingError(replace(stop.finding, hint=_GOES_ON)) from stop
+            raise
         except BaseException:
-            shutil.rmtree(work, ignore_errors=True)
+            discard_work(work)
             raise
         if made.findings:
             return _refused(setting, made)
