@@ -1,0 +1,164 @@
+"""An operator's Ray on the hosts of a network: the head on the first, a worker on each, no resources on the last.
+
+The rule: each host's Ray has the address, the resources and the directory of that host, as on machines of their own.
+The driver's host is a Ray node too, since a driver needs one beside it, and advertises nothing that a plan could use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import network
+from network import Host, Network
+
+HERE = Path(__file__).resolve().parent
+RAY = Path(sys.executable).with_name("ray")
+PORT = 6379
+
+#: An image that no registry has; each host advertises it and none runs it: the reference class has no containers.
+IMAGE_DIGEST = "sha256:" + "1a" * 32
+IMAGE_RESOURCE = "mint2m_image_" + "1a" * 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What one host advertises beside its address."""
+
+    cpus: int
+    accelerators: int
+    image: str | None = IMAGE_RESOURCE
+
+
+@dataclass(slots=True, kw_only=True)
+class RayHosts:
+    """Ray running on a network; `nodes` are its processes by host name."""
+
+    network: Network
+    folder: Path
+    environment: Mapping[str, str]
+    nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        return f"{self.hosts[0].ip}:{PORT}"
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Those that ranks may run on."""
+        return self.network.hosts[:-1]
+
+    @property
+    def operator(self) -> Host:
+        """The one on which `mint2m` is called."""
+        return self.network.hosts[-1]
+
+    def start(self, host: Host, offer: Offer) -> None:
+        """A Ray node on `host`; another one if there is one already."""
+        here = self.folder / f"{host.name}-{len(self.nodes)}"
+        here.mkdir()
+        head = host is self.hosts[0] and host.name not in self.nodes
+        resources = {} if offer.image is None else {offer.image: 1}
+        words: list[object] = [RAY, "start", "--block", "--node-ip-address", host.ip, "--temp-dir", here]
+        words += ["--head", "--port", PORT, "--include-dashboard", "false"] if head else ["--address", self.address]
+        words += ["--num-cpus", offer.cpus, "--num-gpus", offer.accelerators, "--resources", json.dumps(resources)]
+        words += ["--object-store-memory", 80 << 20, "--disable-usage-stats"]
+        words += ["--min-worker-port", 0, "--max-worker-port", 0] if host.init is None else []
+        process = self.network.start(host, words, log=self.folder / "ray.log", environment=self.environment)
+        self.nodes[host.name if host.name not in self.nodes else here.name] = process
+
+    def mint2m(self, *words: object, driver: Sequence[object] = ("-m", "mint2m")) -> subprocess.Popen[str]:
+        """`mint2m` on the operator's host."""
+        return subprocess.Popen(
+            self.operator.command([sys.executable, *driver, *words]),
+            env=dict(self.environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def alive(self, *, at_least: int = 0, patience_s: float = 60) -> list[dict[str, Any]]:
+        """Ray's records of live nodes, by a client on the operator's host, once there are `at_least` so many."""
+        words = ("-c", _NODES, self.address, at_least, patience_s)
+        done = self.mint2m(driver=words)
+        output, errors = done.communicate(timeout=patience_s + 60)
+        if done.returncode:
+            raise RuntimeError(errors)
+        records: list[dict[str, Any]] = json.loads(output)
+        return records
+
+
+def verify(directory: Path, key: Path) -> dict[str, Any]:
+    """The auditor's report, made on a machine that is none of the hosts."""
+    words = ["verify", "run", str(directory), "--key", str(key), "--format", "json"]
+    done = subprocess.run([sys.executable, "-m", "mint2m", *words], capture_output=True, text=True, check=False)
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+#: One process that waits: each start of a Ray client costs seconds.
+_NODES = """
+import json, sys, time
+from ray._raylet import GcsClient
+from ray.core.generated.gcs_pb2 import GcsNodeInfo
+address, least, deadline = sys.argv[1], int(sys.argv[2]), time.monotonic() + float(sys.argv[3])
+while True:
+    try:
+        nodes = GcsClient(address=address).get_all_node_info(timeout=10, state_filter=GcsNodeInfo.GcsNodeState.ALIVE)
+    except Exception:
+        nodes = {}
+    if len(nodes) >= least or time.monotonic() > deadline:
+        break
+    time.sleep(0.5)
+print(json.dumps([
+    {"ip": node.node_manager_address, "resources": dict(node.resources_total)} for node in nodes.values()
+]))
+"""
+
+
+@contextlib.contextmanager
+def running(
+    offers: Sequence[Offer], log: Path, environment: Mapping[str, str], *, patience_s: float = 180
+) -> Iterator[RayHosts]:
+    """Ray on one host an offer and on the operator's, all of them up; taken down on the way out, however that is."""
+    made = network.make(len(offers))
+    folder = Path(tempfile.mkdtemp(prefix="m2r-", dir="/tmp"))  # Ray's socket names must stay short
+    settings = os.environ | {
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_memory_monitor_refresh_ms": "0",
+        "RAY_worker_niceness": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+    ray = RayHosts(network=made, folder=folder, environment={**settings, **environment})
+    try:
+        if made.why is not None:
+            print(made.why, file=sys.stderr)
+        ray.start(ray.hosts[0], offers[0])
+        _up(ray, patience_s)
+        for host, offer in zip(ray.hosts[1:], offers[1:], strict=True):
+            ray.start(host, offer)
+        ray.start(ray.operator, Offer(cpus=0, accelerators=0, image=None))
+        _up(ray, patience_s)
+        yield ray
+    finally:
+        network.take_down(made.record)
+        if (folder / "ray.log").exists():
+            shutil.copy(folder / "ray.log", log)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _up(ray: RayHosts, patience_s: float) -> None:
+    records = ray.alive(at_least=len(ray.nodes), patience_s=patience_s)
+    if len(records) < len(ray.nodes):
+        words = (ray.folder / "ray.log").read_text(errors="replace")[-2000:]
+        raise RuntimeError(f"Ray is up on {[record['ip'] for record in records]} only: {words}")
