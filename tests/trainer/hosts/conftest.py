@@ -17,9 +17,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from ray_hosts import IMAGE_DIGEST, RayHosts
 
-#: Makes the inputs of a run below a directory: `deployment(directory, ray, ranks_per_host=1, profile=…, model=…)`.
-MakeDeployment = Callable[..., Path]
-
 
 def small_profile(world_size: int, **timeouts: int) -> RunProfile:
     """The packaged profile with a short prompt, for this many ranks."""
@@ -37,7 +34,7 @@ def small_profile(world_size: int, **timeouts: int) -> RunProfile:
 
 
 @pytest.fixture
-def deployment() -> MakeDeployment:
+def deployment() -> Callable[..., Path]:
     """Writes snapshot, fixture, profile and the deployment that binds them to the hosts of a running Ray."""
 
     def make(
@@ -47,9 +44,9 @@ def deployment() -> MakeDeployment:
         ranks_per_host: int = 1,
         profile: RunProfile | None = None,
         model: Packaged = PACKAGED["local"],
-        **changes: object,
+        **timeouts: int,
     ) -> Path:
-        profile = profile or small_profile(len(ray.hosts) * ranks_per_host)
+        profile = profile or small_profile(len(ray.hosts) * ranks_per_host, **timeouts)
         path = build(directory, model, profile=profile)
         value = json.loads(path.read_text())
         value |= {
@@ -58,7 +55,7 @@ def deployment() -> MakeDeployment:
             "accelerators_per_node": ranks_per_host,
             "image": {"name": "reference", "digest": IMAGE_DIGEST},
         }
-        path.write_text(json.dumps(value | changes))
+        path.write_text(json.dumps(value))
         return path
 
     return make

@@ -176,8 +176,8 @@ def driver_of(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> int:
     return int(children[0]) if entered and children else process.pid
 
 
-def processes_on(host: Host, name: str) -> list[int]:
-    """Pids, as the machine numbers them, of the host's processes whose program is called `name`."""
+def processes_on(host: Host, name: str | None) -> list[int]:
+    """Pids, as the machine numbers them, of the host's processes whose program is called `name`; None for all."""
     if host.init is None:
         raise RuntimeError(f"{host.name} is only an address: its processes cannot be told from others")
     space = Path(f"/proc/{host.init.pid}/ns/pid").readlink()
@@ -185,9 +185,20 @@ def processes_on(host: Host, name: str) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                if (entry / "ns/pid").readlink() == space and (entry / "comm").read_text().strip() == name:
+                if (entry / "ns/pid").readlink() == space and name in (None, (entry / "comm").read_text().strip()):
                     found.append(int(entry.name))
     return sorted(found)
+
+
+def clear(host: Host) -> None:
+    """End every process of the host but its first."""
+    if host.init is None:
+        raise RuntimeError(f"{host.name} is only an address")
+    ours = {host.init.pid}
+    for pid in processes_on(host, None):
+        if pid not in ours:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def kill(pids: Sequence[int]) -> None:

@@ -41,11 +41,12 @@ class Offer:
 
 @dataclass(slots=True, kw_only=True)
 class RayHosts:
-    """Ray running on a network; `nodes` are its processes by host name."""
+    """Ray running on a network; `nodes` are its processes by host and order."""
 
     network: Network
     folder: Path
     environment: Mapping[str, str]
+    offers: Sequence[Offer]
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -62,11 +63,27 @@ class RayHosts:
         """The one on which `mint2m` is called."""
         return self.network.hosts[-1]
 
+    def up(self, patience_s: float) -> None:
+        """The head, then all others, each in Ray's table before the next step; raises `RuntimeError`."""
+        self.start(self.hosts[0], self.offers[0])
+        self._joined(patience_s)
+        for host, offer in zip(self.hosts[1:], self.offers[1:], strict=True):
+            self.start(host, offer)
+        self.start(self.operator, Offer(cpus=0, accelerators=0, image=None))
+        self._joined(patience_s)
+
+    def restart(self, patience_s: float = 180) -> None:
+        """Every host as after a power cut: nothing runs on it, and a new Ray comes up at the old address."""
+        for host in self.network.hosts:
+            network.clear(host)
+        self.nodes.clear()
+        self.up(patience_s)
+
     def start(self, host: Host, offer: Offer) -> None:
-        """A Ray node on `host`; another one if there is one already."""
+        """A Ray node on `host`, beside those that are there already."""
+        head = not self.nodes
         here = self.folder / f"{host.name}-{len(self.nodes)}"
-        here.mkdir()
-        head = host is self.hosts[0] and host.name not in self.nodes
+        here.mkdir(exist_ok=True)
         resources = {} if offer.image is None else {offer.image: 1}
         words: list[object] = [RAY, "start", "--block", "--node-ip-address", host.ip, "--temp-dir", here]
         words += ["--head", "--port", PORT, "--include-dashboard", "false"] if head else ["--address", self.address]
@@ -74,7 +91,7 @@ class RayHosts:
         words += ["--object-store-memory", 80 << 20, "--disable-usage-stats"]
         words += ["--min-worker-port", 0, "--max-worker-port", 0] if host.init is None else []
         process = self.network.start(host, words, log=self.folder / "ray.log", environment=self.environment)
-        self.nodes[host.name if host.name not in self.nodes else here.name] = process
+        self.nodes[here.name] = process
 
     def mint2m(self, *words: object, driver: Sequence[object] = ("-m", "mint2m")) -> subprocess.Popen[str]:
         """`mint2m` on the operator's host."""
@@ -95,6 +112,12 @@ class RayHosts:
             raise RuntimeError(errors)
         records: list[dict[str, Any]] = json.loads(output)
         return records
+
+    def _joined(self, patience_s: float) -> None:
+        records = self.alive(at_least=len(self.nodes), patience_s=patience_s)
+        if len(records) < len(self.nodes):
+            words = (self.folder / "ray.log").read_text(errors="replace")[-2000:]
+            raise RuntimeError(f"Ray is up on {[record['ip'] for record in records]} only: {words}")
 
 
 def verify(directory: Path, key: Path) -> dict[str, Any]:
@@ -139,26 +162,14 @@ def running(
         "RAY_worker_niceness": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
-    ray = RayHosts(network=made, folder=folder, environment={**settings, **environment})
+    ray = RayHosts(network=made, folder=folder, environment={**settings, **environment}, offers=offers)
     try:
         if made.why is not None:
             print(made.why, file=sys.stderr)
-        ray.start(ray.hosts[0], offers[0])
-        _up(ray, patience_s)
-        for host, offer in zip(ray.hosts[1:], offers[1:], strict=True):
-            ray.start(host, offer)
-        ray.start(ray.operator, Offer(cpus=0, accelerators=0, image=None))
-        _up(ray, patience_s)
+        ray.up(patience_s)
         yield ray
     finally:
         network.take_down(made.record)
         if (folder / "ray.log").exists():
             shutil.copy(folder / "ray.log", log)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _up(ray: RayHosts, patience_s: float) -> None:
-    records = ray.alive(at_least=len(ray.nodes), patience_s=patience_s)
-    if len(records) < len(ray.nodes):
-        words = (ray.folder / "ray.log").read_text(errors="replace")[-2000:]
-        raise RuntimeError(f"Ray is up on {[record['ip'] for record in records]} only: {words}")
