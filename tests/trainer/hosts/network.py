@@ -25,8 +25,9 @@ from pathlib import Path
 
 from mint2m_trainer.cluster.process import ProcessId, alive, end, identify
 
-#: Where records lie; a name is this and a random token, so the sweep finds those of tests that were killed.
-_PREFIX = "mint2m-hosts-"
+#: Where records lie; a name is this and a random token, so the sweep finds those of tests that were killed. It is
+#: short: Ray's sockets lie below it, and a socket's name has at most 107 characters.
+_PREFIX = "m2h-"
 
 #: The first process of a host: it waits, and takes in what other processes leave behind.
 _INIT = "while :; do sleep 3600 & wait $!; done"

@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -154,7 +153,7 @@ def running(
 ) -> Iterator[RayHosts]:
     """Ray on one host an offer and on the operator's, all of them up; taken down on the way out, however that is."""
     made = network.make(len(offers))
-    folder = Path(tempfile.mkdtemp(prefix="m2r-", dir="/tmp"))  # Ray's socket names must stay short
+    folder = made.record.parent
     settings = os.environ | {
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -169,7 +168,6 @@ def running(
         ray.up(patience_s)
         yield ray
     finally:
-        network.take_down(made.record)
         if (folder / "ray.log").exists():
             shutil.copy(folder / "ray.log", log)
-        shutil.rmtree(folder, ignore_errors=True)
+        network.take_down(made.record)

@@ -62,16 +62,17 @@ def diagnosis(late: Sequence[int], words: Sequence[Whereabouts]) -> str:
     if silent:
         return f"{_ranks(silent)} came to no collective; {_waiting(known, ahead)}"
     if ahead:
-        return f"{_ranks(behind)} went no further than {_collective(known[behind[0]])}; {_waiting(known, ahead)}"
-    return f"{_ranks(behind)} in {_collective(known[behind[0]])}"
+        return f"{_ranks(behind)} went no further than {collective(known[behind[0]])}; {_waiting(known, ahead)}"
+    return f"{_ranks(behind)} in {collective(known[behind[0]])}"
 
 
 def _waiting(known: dict[int, Whereabouts], ahead: Sequence[int]) -> str:
     furthest = max((known[rank] for rank in ahead), key=lambda word: word.calls)
-    return f"{_ranks(ahead)} in {_collective(furthest)}"
+    return f"{_ranks(ahead)} in {collective(furthest)}"
 
 
-def _collective(word: Whereabouts) -> str:
+def collective(word: Whereabouts) -> str:
+    """A collective in words."""
     places = [word.phase]
     places += [f"chunk {word.chunk}"] if word.chunk >= 0 else []
     places += [f"layer {word.layer}"] if word.layer >= 0 else []
