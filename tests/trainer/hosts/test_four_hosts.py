@@ -11,6 +11,7 @@ import ray_hosts
 
 from mint2m_trainer.cluster.journal import read
 from mint2m_verify.documents import RankSessions
+from mint2m_verify.layout import RANK_SESSIONS
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -30,7 +31,7 @@ def test_a_run_over_four_hosts_is_placed_as_planned_and_verified(
         assert sorted(left) == sorted(host.ip for host in ray.network.hosts), "the operator's Ray goes on"
     checked = ray_hosts.verify(out, tmp_path / "out.pub")
     assert checked["verdict"] == "accepted", checked["findings"]
-    sessions = RankSessions.parse((out / "rank-sessions.json").read_bytes(), file="rank-sessions.json")
+    sessions = RankSessions.parse((out / RANK_SESSIONS).read_bytes(), file=RANK_SESSIONS)
     seen = [(rank.placement.planned_node_ip, rank.placement.observed_node_ip) for rank in sessions.ranks]
     assert seen == [(host.ip, host.ip) for host in ray.hosts]
     ledger = read(out / "ownership.jsonl")

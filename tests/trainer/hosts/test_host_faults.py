@@ -25,6 +25,7 @@ import ray_hosts
 from mint2m_trainer.cluster.directory import half_written
 from mint2m_trainer.cluster.journal import read
 from mint2m_verify.documents import FailedReceipt, TrainingReceipt
+from mint2m_verify.layout import RANK_SESSIONS
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -267,7 +268,7 @@ def test_clocks_that_are_days_apart_prove_nothing_and_harm_nothing(
 ) -> None:
     given, out = deployment(tmp_path / "given", hosts.ray), tmp_path / "out"
     check_accepted(hosts.begin(given, out, broken_backend.SKEWED, "grpo-0"), out)
-    ranks = json.loads((out / "rank-sessions.json").read_bytes())["ranks"]
+    ranks = json.loads((out / RANK_SESSIONS).read_bytes())["ranks"]
     began = [rank["phases"][0]["started_at"] for rank in ranks]
     assert began[1] < began[0], "the wrong clock is in the evidence as it was"
 

@@ -26,6 +26,7 @@ from safetensors.numpy import load_file
 
 from mint2m_trainer.deployments import Packaged, build, packaged_profile
 from mint2m_verify.documents import FileRef, RankSessions, Rollout, RunProfile, TrainingFixture
+from mint2m_verify.layout import RANK_SESSIONS
 
 WANTED = "MINT2M_THIRTY_TWO_RANKS"
 
@@ -128,7 +129,7 @@ def test_thirty_two_ranks_on_four_hosts_make_the_update_of_one_rank(tmp_path: Pa
     figures["verify run, s"] = time.monotonic() - began
     assert checked["verdict"] == "accepted", checked["findings"]
 
-    sessions = RankSessions.parse((out / "rank-sessions.json").read_bytes(), file="rank-sessions.json")
+    sessions = RankSessions.parse((out / RANK_SESSIONS).read_bytes(), file=RANK_SESSIONS)
     seen = [(rank.placement.observed_node_ip, rank.placement.observed_slot) for rank in sessions.ranks]
     assert seen == [(host.ip, slot) for host in ray.hosts for slot in range(EACH)]
 
@@ -176,7 +177,7 @@ def pss_kib(pid: int) -> int:
 
 def phases_of(run: Path) -> dict[str, float]:
     """Seconds of each phase on rank 0, by its own clock."""
-    session = json.loads((run / "rank-sessions.json").read_bytes())["ranks"][0]
+    session = json.loads((run / RANK_SESSIONS).read_bytes())["ranks"][0]
     seconds = {}
     for record in session["phases"]:
         began, ended = (datetime.fromisoformat(record[name]) for name in ("started_at", "ended_at"))
