@@ -126,10 +126,6 @@ class RankActor:
                 self._backend = None
             return True
 
-    def leave(self) -> None:
-        """End this process: for a driver that has lost the head, and with it every other way to end an actor."""
-        os._exit(0)
-
     def _make(self, rendezvous: Rendezvous) -> Backend:
         task = self._task
         bind_collectives(ray.util.get_node_ip_address())

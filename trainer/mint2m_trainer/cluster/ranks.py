@@ -36,9 +36,6 @@ _POLL_S = 0.1
 #: Seconds in which Ray says that a rank is dead after the other ranks have noticed.
 _DEATH_HEARD_S = 5.0
 
-#: Seconds in which ranks that are asked to end themselves do so, where nobody will say that they did.
-_LEAVE_S = 2.0
-
 #: Environment of every rank. Without the first, torch compiles for 25 s before the first forward on CPU; one thread
 #: a rank, so that two ranks do not fight over cores and results do not depend on a machine's core count.
 _RANK_ENVIRONMENT = {
@@ -146,8 +143,7 @@ class Ranks:
     def end(self) -> tuple[OwnedResource, ...]:
         """Kill actors, remove the group, kill the coordinator, and look until each is gone. Returns what stays."""
         if self.pulse.lost:
-            self._abandon()
-            return ()
+            return ()  # Ray can neither end an actor now nor say whether one ended; its nodes end by themselves
         deadline = time.monotonic() + self.plan.timeouts_s.cleanup
         remaining = []
         for planned, actor in zip(self.plan.placement.ranks, self.actors, strict=False):
@@ -172,12 +168,6 @@ class Ranks:
             about = resource("actor", name, id=_actor_id(self.coordinator))
             remaining += self._settle(about, lambda: self._actor_gone(name, None), deadline)
         return tuple(remaining)
-
-    def _abandon(self) -> None:
-        """Ask every rank to end itself: without its head Ray can neither end an actor nor say whether one ended."""
-        asked = [actor.leave.remote() for actor in self.actors]
-        if asked:
-            ray.wait(asked, num_returns=len(asked), timeout=_LEAVE_S)
 
     def _look(self) -> None:
         self.check()

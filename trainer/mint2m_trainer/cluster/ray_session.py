@@ -196,7 +196,7 @@ def _connect(plan: Plan, journal: Journal) -> RaySession:
 def connect(address: str, namespace: str) -> None:
     """Join the operator's cluster as a driver; raises `FindingError` (`ray.start-failed`)."""
     _check_listening(address)
-    os.environ.setdefault(*PATIENCE)
+    os.environ[PATIENCE[0]] = PATIENCE[1]
     import ray
 
     with _told_as_start_failure(address):

@@ -101,10 +101,6 @@ class StageRankActor:
                 self._worker = None
             return True
 
-    def leave(self) -> None:
-        """End this process; see `RankActor.leave`."""
-        os._exit(0)
-
     def _tell_where(self, rendezvous: Rendezvous) -> None:
         """What libraries read from the environment about this rank."""
         task = self._task

@@ -135,10 +135,10 @@ ENTRIES = (
         verdict=Verdict.IO_ERROR,
         message="the head of the cluster does not answer any more",
         explanation=(
-            "For ten seconds nothing listened at the head's address: its machine or its network is gone, or Ray's GCS ended. The\n"
-            "ranks were asked to end themselves, and nothing could be shown to be absent, so the journal stays open. No receipt was\n"
-            "written; weights and earlier evidence are as they were. Once the head, or a new one at its address, is up, `mint2m\n"
-            "cleanup` shows what is left. Ray's workers end by themselves a minute after their head."
+            "For ten seconds nothing listened at the head's address: its machine or its network is gone, or Ray's GCS ended. Nothing\n"
+            "can be ended or shown to be absent without it, so the journal stays open. No receipt was written; weights and earlier\n"
+            "evidence are as they were. Nodes that have lost their head end their ranks after a minute. Once the head, or a new one\n"
+            "at its address, is up, `mint2m cleanup` shows that nothing is left."
         ),
         hint="bring the head back, then run mint2m cleanup",
     ),
