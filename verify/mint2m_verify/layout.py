@@ -6,6 +6,7 @@ which of its trees, or bring a file that nothing checks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -122,6 +123,9 @@ TREES = (
 #: A given policy adapter, copied beside the other inputs; sealed file by file.
 ADAPTER_INITIAL = "inputs/adapter-initial/"
 
+#: What ranks say to people; sealed like any other file, and read by no check.
+_LOG = re.compile(r"logs/rank-(?:[0-9]{4}|[1-9][0-9]{4})\.log")
+
 #: Every other file that a run directory may hold, all sealed by path.
 SEALED_FILES = frozenset({*DOCUMENTS, OWNERSHIP, GRADIENT, OPTIMIZER_AFTER})
 REQUIRED_FILES = SEALED_FILES
@@ -151,6 +155,11 @@ _KEPT_JSON = frozenset(
 )
 
 
+def rank_log(rank: int) -> str:
+    """Where a rank's log lies."""
+    return f"logs/rank-{rank:04d}.log"
+
+
 def kept_bytes(path: str) -> int:
     """Largest size at which the file's bytes are kept for parsing; 0 for files that are only hashed."""
     if path in _KEPT_TENSORS:
@@ -165,4 +174,6 @@ def tree_of(path: str) -> TreePlace | None:
 
 def has_place(path: str) -> bool:
     """Whether a run directory may hold `path` outside its trees and its attestations."""
+    if _LOG.fullmatch(path) is not None:
+        return True
     return path in SEALED_FILES or (path.startswith(ADAPTER_INITIAL) and "/" not in path.removeprefix(ADAPTER_INITIAL))

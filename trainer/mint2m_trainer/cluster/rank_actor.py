@@ -29,6 +29,7 @@ from mint2m_trainer.cluster.messages import (
     told_as_rank_error,
 )
 from mint2m_trainer.cluster.process import identify
+from mint2m_trainer.cluster.rank_log import RankLog
 from mint2m_trainer.cluster.whereabouts import Teller
 from mint2m_trainer.comm.ledger import Position
 from mint2m_verify.documents.plan import Plan
@@ -66,6 +67,7 @@ class RankActor:
         self._task, self._coordinator = task, coordinator
         self._backend: Backend | None = None
         self._teller: Teller | None = None
+        self._log: RankLog | None = None
         self._next = 0
         self._told = 0.0
 
@@ -101,10 +103,13 @@ class RankActor:
             if self._next >= len(task.phases) or task.phases[self._next] != name:
                 raise RuntimeError(f"asked for {name}, the plan has {task.phases[self._next :][:1]} next")
             started_at = utc_now()
-            if self._backend is None:
-                self._backend = self._make(rendezvous)
-                self._teller = Teller(task.rank, self._backend.position, self._coordinator)
-            outcome = self._backend.run(name, self._tell(name))
+            if self._log is None:
+                self._log = RankLog(task.run_dir, task.rank)
+            with self._log.around(name):
+                if self._backend is None:
+                    self._backend = self._make(rendezvous)
+                    self._teller = Teller(task.rank, self._backend.position, self._coordinator)
+                outcome = self._backend.run(name, self._tell(name))
             ended_at = utc_now()
             self._next += 1
             return PhaseReply(
@@ -124,6 +129,8 @@ class RankActor:
             if self._backend is not None:
                 self._backend.close()
                 self._backend = None
+            if self._log is not None:
+                self._log.close()
             return True
 
     def _make(self, rendezvous: Rendezvous) -> Backend:
