@@ -160,6 +160,11 @@ def rank_log(rank: int) -> str:
     return f"logs/rank-{rank:04d}.log"
 
 
+def is_log(path: str) -> bool:
+    """Whether `path` is the log of a rank."""
+    return _LOG.fullmatch(path) is not None
+
+
 def kept_bytes(path: str) -> int:
     """Largest size at which the file's bytes are kept for parsing; 0 for files that are only hashed."""
     if path in _KEPT_TENSORS:
@@ -174,6 +179,6 @@ def tree_of(path: str) -> TreePlace | None:
 
 def has_place(path: str) -> bool:
     """Whether a run directory may hold `path` outside its trees and its attestations."""
-    if _LOG.fullmatch(path) is not None:
+    if is_log(path):
         return True
     return path in SEALED_FILES or (path.startswith(ADAPTER_INITIAL) and "/" not in path.removeprefix(ADAPTER_INITIAL))
