@@ -7,11 +7,13 @@ The driver's host is a Ray node too, since a driver needs one beside it, and adv
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,15 +40,25 @@ class Offer:
     image: str | None = IMAGE_RESOURCE
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One Ray node: where it runs, with what, and the process that was started for it."""
+
+    host: Host
+    offer: Offer
+    process: subprocess.Popen[bytes]
+
+
 @dataclass(slots=True, kw_only=True)
 class RayHosts:
-    """Ray running on a network; `nodes` are its processes by host and order."""
+    """Ray running on a network; `nodes` are those that were started, by name."""
 
     network: Network
     folder: Path
     environment: Mapping[str, str]
     offers: Sequence[Offer]
-    nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @property
     def address(self) -> str:
@@ -71,7 +83,7 @@ class RayHosts:
         self.start(self.operator, Offer(cpus=0, accelerators=0, image=None))
         self._joined(patience_s)
 
-    def restart(self, patience_s: float = 180) -> None:
+    def restart(self, patience_s: float = 600) -> None:
         """Every host as after a power cut: nothing runs on it, and a new Ray comes up at the old address."""
         for host in self.network.hosts:
             network.clear(host)
@@ -80,9 +92,9 @@ class RayHosts:
 
     def start(self, host: Host, offer: Offer) -> None:
         """A Ray node on `host`, beside those that are there already."""
-        head = not self.nodes
-        here = self.folder / f"{host.name}-{len(self.nodes)}"
-        here.mkdir(exist_ok=True)
+        head = host is self.hosts[0] and not any(node.host is host for node in self.nodes.values())
+        here = self.folder / f"{host.name}-{next(self.numbers)}"
+        here.mkdir()
         resources = {} if offer.image is None else {offer.image: 1}
         words: list[object] = [RAY, "start", "--block", "--node-ip-address", host.ip, "--temp-dir", here]
         words += ["--head", "--port", PORT, "--include-dashboard", "false"] if head else ["--address", self.address]
@@ -90,7 +102,7 @@ class RayHosts:
         words += ["--object-store-memory", 80 << 20, "--disable-usage-stats"]
         words += ["--min-worker-port", 0, "--max-worker-port", 0] if host.init is None else []
         process = self.network.start(host, words, log=self.folder / "ray.log", environment=self.environment)
-        self.nodes[here.name] = process
+        self.nodes[here.name] = Node(host=host, offer=offer, process=process)
 
     def mint2m(self, *words: object, driver: Sequence[object] = ("-m", "mint2m")) -> subprocess.Popen[str]:
         """`mint2m` on the operator's host."""
@@ -113,10 +125,16 @@ class RayHosts:
         return records
 
     def _joined(self, patience_s: float) -> None:
-        records = self.alive(at_least=len(self.nodes), patience_s=patience_s)
-        if len(records) < len(self.nodes):
-            words = (self.folder / "ray.log").read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"Ray is up on {[record['ip'] for record in records]} only: {words}")
+        """Wait for every node, starting again what gave up: Ray gives itself 30 s, which a busy machine exceeds."""
+        deadline = time.monotonic() + patience_s
+        while len(records := self.alive(at_least=len(self.nodes), patience_s=20)) < len(self.nodes):
+            if time.monotonic() > deadline:
+                words = (self.folder / "ray.log").read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"Ray is up on {[record['ip'] for record in records]} only: {words}")
+            for name, node in list(self.nodes.items()):
+                if node.process.poll() is not None:
+                    del self.nodes[name]
+                    self.start(node.host, node.offer)
 
 
 def verify(directory: Path, key: Path) -> dict[str, Any]:
@@ -149,7 +167,7 @@ print(json.dumps([
 
 @contextlib.contextmanager
 def running(
-    offers: Sequence[Offer], log: Path, environment: Mapping[str, str], *, patience_s: float = 180
+    offers: Sequence[Offer], log: Path, environment: Mapping[str, str], *, patience_s: float = 600
 ) -> Iterator[RayHosts]:
     """Ray on one host an offer and on the operator's, all of them up; taken down on the way out, however that is."""
     made = network.make(len(offers))

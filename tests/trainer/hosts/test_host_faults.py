@@ -33,13 +33,14 @@ HERE = Path(__file__).parent
 DRIVER = (HERE.parent / "cluster" / "drive_run.py", "broken_backend:BrokenUpdate")
 PHASES = ("capture-prefix", "grpo-0", "checkpoint")
 OFFER = ray_hosts.Offer(cpus=1, accelerators=1)
+NOTHING = ray_hosts.Offer(cpus=0, accelerators=0, image=None)
 
 #: Ray notices within seconds that a node is gone; left alone it takes most of a minute.
 ATTENTIVE = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "1000",
-    "RAY_health_check_failure_threshold": "4",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "5",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
 }
 
@@ -113,7 +114,7 @@ def hosts(running: Pair) -> Pair:
         assert time.monotonic() < deadline, missing
         for host in ray.network.hosts:
             if host.ip in missing and not network.processes_on(host, "raylet"):
-                ray.start(host, OFFER)
+                ray.start(host, OFFER if host in ray.hosts else NOTHING)
         ray.alive(at_least=len(ray.network.hosts), patience_s=30)
     return running
 

@@ -33,8 +33,12 @@ from mint2m_verify.finding import Finding, FindingError, found
 #: Seconds between looks at the ranks: an interrupt, a dead rank and a word of progress are noticed this soon.
 _POLL_S = 0.1
 
-#: Seconds in which Ray says that a rank is dead after the other ranks have noticed.
-_DEATH_HEARD_S = 5.0
+#: Seconds in which Ray says that a rank is dead after the other ranks have noticed. Of a lost node it hears by missing
+#: it five times, three seconds apart.
+_DEATH_HEARD_S = 30.0
+
+#: Seconds in which the coordinator says where ranks are.
+_ANSWER_S = 5.0
 
 #: Environment of every rank. Without the first, torch compiles for 25 s before the first forward on CPU; one thread
 #: a rank, so that two ranks do not fight over cores and results do not depend on a machine's core count.
@@ -242,7 +246,7 @@ class Ranks:
 
     def _late(self, phase: str, late: Sequence[int]) -> Finding:
         try:
-            words = ray.get(self.coordinator.whereabouts.remote(), timeout=_DEATH_HEARD_S)
+            words = ray.get(self.coordinator.whereabouts.remote(), timeout=_ANSWER_S)
         except (RayError, GetTimeoutError):
             words = ()
         limit = self.plan.timeouts_s.start if phase == "start" else self.plan.timeouts_s.phase
