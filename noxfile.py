@@ -43,6 +43,16 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """Every way that a run can break, each broken and cleaned up; prints the matrix (half an hour, as root)."""
+    session.install("-e", ".[dev]", *CONSTRAINTS)
+    files = ["test_interruption", "test_operator_cluster", "test_rank_faults", "test_update_faults"]
+    chosen = [*(f"tests/trainer/cluster/{name}.py" for name in files), "tests/trainer/hosts/test_host_faults.py"]
+    path = {"PYTHONPATH": "tests/trainer"}
+    session.run("pytest", "-p", "fault_matrix", *chosen, *session.posargs, env=QUIET | path)
+
+
+@nox.session
 def light(session: nox.Session) -> None:
     """An install without extras verifies, plans and examines, with no torch, ray or megatron in the environment."""
     session.install(".", "pytest", *CONSTRAINTS)

@@ -37,7 +37,7 @@ COMMANDS = (
     _listed("run", "run_commands", "Doctor, plan, train, sign and verify one run."),
     _listed("train", "run_commands", "Train as planned."),
     _listed("cleanup", "run_commands", "Remove what an interrupted run owns."),
-    _listed("status", "run_commands", "Say what a run's journal and this machine know of it."),
+    _listed("status", "run_commands", "Say what a run's journal, this machine and its cluster know of it."),
     _listed("stage", "stage_commands", "Plan a promotion run and take its stages in order."),
     _listed("verify", "verify_commands", "Verify evidence offline, from its raw artifacts."),
     _listed("replay", "replay_command", "Repeat an update from its bound inputs on this machine and compare."),

@@ -172,7 +172,7 @@ def cleanup(plan: PlanFile, ownership: Ownership, form: Form = Format.TEXT) -> O
 
 
 def status(ownership: Ownership, form: Form = Format.TEXT) -> Outcome:
-    """Say what a run's journal and this machine know of it; nothing is changed."""
+    """Say what a run's journal, this machine and its cluster know of it; nothing is changed."""
     from mint2m_trainer.cluster.status import status as look
 
     return present(look(ownership), form)

@@ -39,6 +39,7 @@ UNREACHED = {
     "memory": "of planning; tests/verify/test_memory_plan.py",
     "plan.altered": "of training; tests/mint2m/test_run.py",
     "plan.inputs-changed": "of training; tests/mint2m/test_run.py",
+    "plan.review-only": "of training; tests/trainer/cluster/test_driver.py",
     "plan.run-id-invalid": "of planning; tests/verify/test_plan.py",
     "plan.nonce-empty": "of planning; tests/verify/test_plan.py",
     "backend": "of training: a package that is not installed",

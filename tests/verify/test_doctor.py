@@ -68,6 +68,10 @@ CHANGES: Mapping[str, tuple[Callable[[dict], object], list[str]]] = {  # type: i
         lambda d: d.update(node_ips=["10.0.0.1", "10.0.0.2"], ray_address="10.0.0.1:6379"),
         ["topology.mismatch"],
     ),
+    "example nodes": (
+        lambda d: d.update(node_ips=["192.0.2.1", "10.0.0.2"], ray_address="203.0.113.9:6379"),
+        ["topology.placeholder-address", "topology.placeholder-address"],
+    ),
     "local nodes": (lambda d: d.update(node_ips=["10.0.0.1"]), ["topology.not-local"]),
     "adapter": (lambda d: d.update(adapter="nowhere"), ["adapter.missing"]),
     "runtime identity": (lambda d: d.update(runtime_identity="nowhere"), ["runtime-identity.missing"]),

@@ -23,7 +23,7 @@ from torch import Tensor
 from mint2m_trainer import compat, evidence
 from mint2m_trainer.checkpoint import save_checkpoint
 from mint2m_trainer.comm.groups import Comm, close_comm, open_comm
-from mint2m_trainer.comm.ledger import Ledger, Tag
+from mint2m_trainer.comm.ledger import Ledger, Position, Tag
 from mint2m_trainer.contract.positions import of_profile
 from mint2m_trainer.finite import check_finite
 from mint2m_trainer.instruments.watch import Watch
@@ -125,6 +125,10 @@ class Update:
         )
         self._failed, self._next = False, self._next + 1
         return PhaseOutcome(phase=phase, evidence=seen, files=files)
+
+    def position(self) -> Position | None:
+        """The last collective that this rank came to."""
+        return self._ledger.position
 
     def close(self) -> None:
         """Drop pages and end the process groups; harmless twice."""

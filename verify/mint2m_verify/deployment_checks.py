@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Literal
 
@@ -178,7 +179,36 @@ def _positions(profile: RunProfile, file: str) -> list[Finding]:
 LOOPBACK = "127.0.0.1"
 
 
+#: Addresses that stand in documents for one's own (RFC 5737, RFC 3849), and those that no node can have.
+_PLACEHOLDERS = tuple(
+    ip_network(net)
+    for net in (
+        *("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32"),
+        *("0.0.0.0/8", "240.0.0.0/4", "::/128"),
+    )
+)
+
+
+def _placeholder(text: str) -> bool:
+    """Whether this is an address, and one of those that are only written in examples."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return False  # a host's name; the schema has seen to the rest
+    return address.is_multicast or any(address in net for net in _PLACEHOLDERS)
+
+
 def check_topology(parts: Parts, deployment: Deployment) -> None:
+    places = [(f"/node_ips/{number}", ip) for number, ip in enumerate(deployment.node_ips)]
+    places.append(("/ray_address", deployment.ray_address.rpartition(":")[0].strip("[]")))
+    reserved = [
+        found("topology.placeholder-address", file=parts.path.name, pointer=pointer, actual=ip)
+        for pointer, ip in places
+        if _placeholder(ip)
+    ]
+    if reserved:
+        parts.record("topology", *reserved)
+        return
     if deployment.ray_address == "local" and deployment.node_ips != (LOOPBACK,):
         fault = found(
             "topology.not-local",

@@ -6,6 +6,7 @@ which of its trees, or bring a file that nothing checks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -125,6 +126,9 @@ TREES = (
 #: A given policy adapter, copied beside the other inputs; sealed file by file.
 ADAPTER_INITIAL = "inputs/adapter-initial/"
 
+#: What ranks say to people; sealed like any other file, and read by no check.
+_LOG = re.compile(r"logs/rank-(?:[0-9]{4}|[1-9][0-9]{4})\.log")
+
 #: Every other file that a run directory may hold, all sealed by path.
 SEALED_FILES = frozenset({*DOCUMENTS, OWNERSHIP, GRADIENT, OPTIMIZER_AFTER})
 REQUIRED_FILES = SEALED_FILES
@@ -155,6 +159,16 @@ _KEPT_JSON = frozenset(
 )
 
 
+def rank_log(rank: int) -> str:
+    """Where a rank's log lies."""
+    return f"logs/rank-{rank:04d}.log"
+
+
+def is_log(path: str) -> bool:
+    """Whether `path` is the log of a rank."""
+    return _LOG.fullmatch(path) is not None
+
+
 def kept_bytes(path: str) -> int:
     """Largest size at which the file's bytes are kept for parsing; 0 for files that are only hashed."""
     if path in _KEPT_TENSORS:
@@ -169,4 +183,6 @@ def tree_of(path: str) -> TreePlace | None:
 
 def has_place(path: str) -> bool:
     """Whether a run directory may hold `path` outside its trees and its attestations."""
+    if is_log(path):
+        return True
     return path in SEALED_FILES or (path.startswith(ADAPTER_INITIAL) and "/" not in path.removeprefix(ADAPTER_INITIAL))

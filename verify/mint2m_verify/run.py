@@ -81,6 +81,8 @@ def examine_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Examined:
     log.judge("every file outside a tree is sealed", outside, check_subjects(seal, snapshot))
     documents = RunDocuments(files, log)
     notes = [*_NOT_CHECKED, *hashed_notes(snapshot.files), *_trees(log, documents, snapshot)]
+    if any(layout.is_log(path) for path in files):
+        notes.append("what the logs of ranks say: no check reads them")
     notes += _bindings(log, documents, snapshot, at_hand)
     _records(log, documents, at_hand, seal)
     deployment = None if documents.deployment is None else documents.deployment.document

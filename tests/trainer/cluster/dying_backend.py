@@ -1,4 +1,4 @@
-"""The real update, one rank of which is killed in one phase, or finds the disk full when it comes to the checkpoint.
+"""The real update, one rank of which is killed in one phase, or finds the disk full or read-only.
 
 Loaded by rank actors by name; what happens comes through the environment, which the local Ray hands on.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from mint2m_trainer.update import PhaseOutcome, RankInputs, Update
 from mint2m_verify import phases
 
 PHASE, RANK, FILLER, LEFT = "DIES_IN_PHASE", "DIES_ON_RANK", "DISK_FILLER", "DISK_ADAPTERS_LEFT"
+DISK = "DISK_MOUNTED_AT"
 
-__all__ = ["DyingUpdate", "FillingUpdate", "RankInputs"]
+__all__ = ["DyingUpdate", "FillingUpdate", "RankInputs", "ReadOnlyUpdate"]
 
 
 class DyingUpdate(Update):
@@ -46,6 +48,15 @@ class FillingUpdate(Update):
         if phase == phases.CHECKPOINT and self._inputs.rank == 0:
             adapter = self._inputs.run_dir / "artifacts/adapter-before/adapter_model.safetensors"
             _fill(Path(os.environ[FILLER]), int(float(os.environ[LEFT]) * adapter.stat().st_size))
+        return super().run(phase, progress)
+
+
+class ReadOnlyUpdate(Update):
+    """An update whose disk takes nothing more from one phase on."""
+
+    def run(self, phase: str, progress: Callable[[str, int, int], None]) -> PhaseOutcome:
+        if phase == os.environ[PHASE] and self._inputs.rank == 0:
+            subprocess.run(["mount", "-o", "remount,ro", os.environ[DISK]], check=True)
         return super().run(phase, progress)
 
 

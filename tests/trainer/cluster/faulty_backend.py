@@ -78,5 +78,8 @@ class FaultyUpdate:
                 return Outcome(evidence=seen, files=("artifacts/never-written",))
         return Outcome(evidence=seen)
 
+    def position(self) -> None:
+        """In no collective, ever."""
+
     def close(self) -> None:
         """Nothing to close."""

@@ -65,7 +65,9 @@ def test_two_live_records_for_one_address_are_refused(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"GPU": 1.0}, "at least 2 GPU"),
+        ({"GPU": 1.0}, "exactly 2 GPU"),
+        ({"GPU": 3.0}, "exactly 2 GPU"),
+        ({"GPU": 0.0}, "exactly 2 GPU"),
         ({"CPU": 1.0}, "at least 2 CPU"),
         ({IMAGE: 0.0}, f"at least 0.002 {IMAGE}"),
         ({"node:10.0.0.2": 0.0}, "at least 0.002 node:10.0.0.2"),
@@ -74,6 +76,17 @@ def test_two_live_records_for_one_address_are_refused(plan: Plan) -> None:
 def test_a_node_that_lacks_a_resource_is_named_with_it(plan: Plan, changes: dict[str, float], expected: str) -> None:
     (fault,) = faults(plan, record("10.0.0.1"), record("10.0.0.2", **changes))
     assert fault[:2] == ("10.0.0.2", expected)
+
+
+def test_in_the_reference_class_accelerators_are_logical_and_still_counted(plan: Plan) -> None:
+    bundles = tuple(replace(bundle, accelerators=0) for bundle in plan.placement.bundles)
+    logical = replace(
+        plan,
+        deployment=replace(plan.deployment, hardware_class="reference-cpu"),
+        placement=replace(plan.placement, bundles=bundles),
+    )
+    assert faults(logical, record("10.0.0.1", GPU=0.0), record("10.0.0.2")) == []
+    assert faults(logical, record("10.0.0.1", GPU=1.0), record("10.0.0.2")) == [("10.0.0.1", "exactly 2 GPU", "1")]
 
 
 def test_every_bundle_binds_its_node_and_the_image(plan: Plan) -> None:

@@ -155,3 +155,37 @@ def test_a_full_disk_at_the_checkpoint_leaves_the_old_weights_and_a_failed_recei
     else:
         assert "rank 0" in report["findings"][0]["actual"]
         check_left(root, "checkpoint", "rank.resource")
+
+
+@pytest.mark.parametrize("phase", ["materialize", "finalize", "checkpoint"])
+def test_a_disk_that_turns_read_only_leaves_the_old_weights_and_a_journal_that_cleanup_closes(
+    tmp_path: Path, disk: Path, tiny_deployment: Callable[..., Path], phase: str
+) -> None:
+    """Not even the journal takes a line then, so what is absent is said by cleanup, once the disk is back."""
+    deployment, root = tiny_deployment(tmp_path / "given"), disk / "out"
+    before = digests(tmp_path / "given")
+    code, report, errors = run(deployment, root, "ReadOnlyUpdate", DIES_IN_PHASE=phase, DISK_MOUNTED_AT=str(disk))
+    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    assert code == 5, report
+    assert [fault["id"] for fault in report["findings"]] == ["tool.io"], report
+    assert "ead-only" in report["findings"][0]["actual"], report
+    assert "Traceback" not in errors
+    assert digests(tmp_path / "given") == before
+    for name in ("receipt.json", "failed-receipt.json", "adapter", "checkpoint", "attestations"):
+        assert not (root / name).exists(), name
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "mint2m", "cleanup", "--format", "json"),
+            *("--plan", str(root / "plan.json"), "--ownership", str(root / "ownership.jsonl")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    ledger = read(root / "ownership.jsonl")
+    assert ledger.closed
+    assert not ledger.owned
+    assert not marked(ledger.execution_id)
+    assert not list(half_written(root))

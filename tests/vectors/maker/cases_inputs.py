@@ -141,6 +141,13 @@ def _(run: Run) -> None:
     run.follow(after="manifests")
 
 
+@vector("ranks-on-one-accelerator", "Two ranks of one node were given the same accelerator.", "placement.mismatch")
+def _(run: Run) -> None:
+    for rank in (0, 1):
+        run.set(SESSIONS, f"/ranks/{rank}/placement/observed_accelerator", "gpu-0")
+    run.follow(after="manifests")
+
+
 @vector("deployment-of-another-fixture", "The deployment names another fixture.", "binding.deployment-differs")
 def _(run: Run) -> None:
     run.set(DEPLOYMENT, "/fixture/sha256", "4" * 64)

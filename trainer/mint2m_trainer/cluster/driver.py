@@ -13,7 +13,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from mint2m_trainer.cluster.messages import Hello, PhaseReply, Progress, RankTas
 from mint2m_trainer.cluster.narration import phase_line, stage_name
 from mint2m_trainer.cluster.outcome import Ended, disagreements, rank_sessions, write_receipt
 from mint2m_trainer.cluster.progress import Silent, Watcher
+from mint2m_trainer.cluster.pulse import Pulse
 from mint2m_trainer.cluster.ray_session import LOCAL, RaySession, close_ray, open_ray, ray_silenced
 from mint2m_trainer.outputs import present
 from mint2m_trainer.resume.folder import Progress as KeptProgress
@@ -38,6 +39,8 @@ from mint2m_verify.documents.plan import Plan
 from mint2m_verify.documents.records import TrainingReceipt
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.plan import check_address, differences, plan_of
+from mint2m_verify.runtime_identity import observe
+from mint2m_verify.source import observed_sha256
 
 if TYPE_CHECKING:
     from mint2m_trainer.cluster.ranks import Ranks  # imports ray, which must not be imported before `open_ray`
@@ -57,6 +60,8 @@ class Trained:
 def check_plan(plan: Plan, inputs: PlannedInputs, *, file: str) -> None:
     """Refuse a plan that was altered, or whose inputs were; raises `FindingError` (`plan.*`)."""
     check_address(plan, file=file)
+    if plan.deployment.image_digest is None and plan.deployment.hardware_class != "reference-cpu":
+        raise FindingError(found("plan.review-only", file=file, pointer="/deployment/image_digest", actual="null"))
     for fault in differences(plan, plan_of(inputs, run_id=plan.run_id, nonce_sha256=plan.nonce_sha256), file=file):
         raise FindingError(fault)
 
@@ -153,6 +158,17 @@ def _remove(folder: ProgressFolder, watcher: Watcher) -> None:
         watcher.stage("progress", f"{folder.path} is no longer needed and could not be removed: {fault.strerror}")
 
 
+def drift(plan: Plan) -> Iterator[Finding]:
+    """Where what this process runs from is no longer what the plan names; files are hashed again."""
+    now = replace(observe(image_digest=plan.deployment.image_digest), source_sha256=observed_sha256())
+    for what, want, have in (
+        ("source", plan.source_sha256, now.source_sha256),
+        ("runtime identity", plan.inputs.runtime_identity.sha256, now.sha256),
+    ):
+        if want != have:
+            yield found("run.identity-drift", stage="receipt", pointer=what, expected=want, actual=have)
+
+
 class _Run:
     """The part of a run during which something is owned."""
 
@@ -219,7 +235,11 @@ class _Run:
         for fault in check_nodes(plan, live_nodes(ray.nodes())):
             raise FindingError(fault)
         self._ranks = Ranks(
-            plan=plan, journal=self._journal, local=plan.deployment.ray_address == LOCAL, check=self._stop.check
+            plan=plan,
+            journal=self._journal,
+            local=plan.deployment.ray_address == LOCAL,
+            check=self._stop.check,
+            pulse=Pulse(self._session.address),
         )
         self._ranks.make([self._task(rank) for rank in range(plan.profile.topology.world_size)])
         self.hellos = self._ranks.hellos
@@ -243,6 +263,8 @@ class _Run:
             if line is not None:
                 self._watcher.stage(line.name, line.text)
         self.stage = "receipt"
+        for fault in drift(self._plan):
+            raise FindingError(fault)
 
     def _tell(self, word: Progress) -> None:
         # All ranks work on the same units in lock step, so rank 0 speaks for all.

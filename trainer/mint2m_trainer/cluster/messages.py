@@ -82,6 +82,19 @@ class Progress:
     total: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whereabouts:
+    """The last collective that a rank came to. Every rank comes to the same ones, so `calls` says who is behind."""
+
+    rank: int
+    calls: int
+    operation: str
+    phase: str
+    #: -1 outside chunks, and outside layers.
+    chunk: int
+    layer: int
+
+
 #: What the operator reads of each sort.
 FINDING_IDS: Mapping[Cause, str] = {
     Cause.INPUT: "rank.input-refused",

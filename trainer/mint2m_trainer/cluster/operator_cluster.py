@@ -1,16 +1,23 @@
-"""Cleanup's look into a cluster that the run did not start: by namespace, name and Ray's own id."""
+"""A look into a cluster that the run did not start, by namespace, name and Ray's own id: cleanup's, and `status`'s."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import ray
+from ray.exceptions import GetTimeoutError, RayError
 from ray.util.placement_group import placement_group_table
 
+from mint2m_trainer.cluster.messages import Progress, Whereabouts
 from mint2m_trainer.cluster.ray_session import connect, ray_silenced
+from mint2m_verify.documents.plan import Plan
 from mint2m_verify.documents.records import OwnedResource
 from mint2m_verify.finding import FindingError, found
+
+#: Seconds in which the coordinator must answer.
+_ANSWER_S = 10.0
 
 
 @contextmanager
@@ -31,6 +38,32 @@ def _connected(address: str, namespace: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What of a run its cluster shows: resources that are there, and the ranks' latest words, by rank."""
+
+    there: tuple[OwnedResource, ...]
+    progress: tuple[Progress, ...]
+    whereabouts: tuple[Whereabouts, ...]
+
+
+def seen(plan: Plan, owned: Sequence[OwnedResource]) -> Seen:
+    """Of `owned`, what is there now; raises `FindingError` (`cleanup.cluster-unreachable`)."""
+    with joined(plan.deployment.ray_address, plan.namespace):
+        there = tuple(
+            item
+            for item in owned
+            if item.kind in ("actor", "placement-group") and not absent_in_cluster(item, plan.namespace)
+        )
+        try:
+            coordinator = ray.get_actor(plan.placement.coordinator, namespace=plan.namespace)
+            asked = [coordinator.progress.remote(), coordinator.whereabouts.remote()]
+            progress, whereabouts = ray.get(asked, timeout=_ANSWER_S)
+        except (ValueError, RayError, GetTimeoutError):  # no coordinator any more, or one that cannot answer
+            progress, whereabouts = (), ()
+        return Seen(there=there, progress=progress, whereabouts=whereabouts)
 
 
 def absent_in_cluster(item: OwnedResource, namespace: str) -> bool:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import ray
 
 from mint2m_trainer.cluster.directory import reference
+from mint2m_trainer.cluster.interface import bind_collectives
 from mint2m_trainer.cluster.journal import utc_now
 from mint2m_trainer.cluster.messages import (
     Hello,
@@ -28,6 +29,9 @@ from mint2m_trainer.cluster.messages import (
     told_as_rank_error,
 )
 from mint2m_trainer.cluster.process import identify
+from mint2m_trainer.cluster.rank_log import RankLog
+from mint2m_trainer.cluster.whereabouts import Teller
+from mint2m_trainer.comm.ledger import Position
 from mint2m_verify.documents.plan import Plan
 from mint2m_verify.documents.records import PhaseEvidence
 from mint2m_verify.files import read_once
@@ -52,6 +56,7 @@ class Backend(Protocol):
     phases: tuple[str, ...]
 
     def run(self, phase: str, progress: Callable[[str, int, int], None]) -> PhaseOutcome: ...
+    def position(self) -> Position | None: ...
     def close(self) -> None: ...
 
 
@@ -61,6 +66,8 @@ class RankActor:
     def __init__(self, task: RankTask, coordinator: Any) -> None:
         self._task, self._coordinator = task, coordinator
         self._backend: Backend | None = None
+        self._teller: Teller | None = None
+        self._log: RankLog | None = None
         self._next = 0
         self._told = 0.0
 
@@ -96,9 +103,13 @@ class RankActor:
             if self._next >= len(task.phases) or task.phases[self._next] != name:
                 raise RuntimeError(f"asked for {name}, the plan has {task.phases[self._next :][:1]} next")
             started_at = utc_now()
-            if self._backend is None:
-                self._backend = self._make(rendezvous)
-            outcome = self._backend.run(name, self._tell(name))
+            if self._log is None:
+                self._log = RankLog(task.run_dir, task.rank)
+            with self._log.around(name):
+                if self._backend is None:
+                    self._backend = self._make(rendezvous)
+                    self._teller = Teller(task.rank, self._backend.position, self._coordinator)
+                outcome = self._backend.run(name, self._tell(name))
             ended_at = utc_now()
             self._next += 1
             return PhaseReply(
@@ -113,13 +124,18 @@ class RankActor:
     def close(self) -> bool:
         """Leave the process groups; True once nothing of the backend is left. May be called twice."""
         with told_as_rank_error(self._task.rank, "close"):
+            if self._teller is not None:
+                self._teller.stop()
             if self._backend is not None:
                 self._backend.close()
                 self._backend = None
+            if self._log is not None:
+                self._log.close()
             return True
 
     def _make(self, rendezvous: Rendezvous) -> Backend:
         task = self._task
+        bind_collectives(ray.util.get_node_ip_address())
         os.environ.update(
             RANK=str(task.rank),
             WORLD_SIZE=str(task.world_size),

@@ -23,16 +23,22 @@ from mint2m_trainer.cluster.journal import Journal, resource
 from mint2m_trainer.cluster.messages import FINDING_IDS, Hello, PhaseReply, Progress, RankError, RankTask, Rendezvous
 from mint2m_trainer.cluster.nodes import bundle_resources
 from mint2m_trainer.cluster.process import ProcessId, alive
+from mint2m_trainer.cluster.pulse import Pulse
 from mint2m_trainer.cluster.rank_actor import RankActor
+from mint2m_trainer.cluster.whereabouts import diagnosis
 from mint2m_verify.documents.plan import Plan
 from mint2m_verify.documents.records import OwnedResource
-from mint2m_verify.finding import FindingError, found
+from mint2m_verify.finding import Finding, FindingError, found
 
 #: Seconds between looks at the ranks: an interrupt, a dead rank and a word of progress are noticed this soon.
 _POLL_S = 0.1
 
-#: Seconds in which Ray says that a rank is dead after the other ranks have noticed.
-_DEATH_HEARD_S = 5.0
+#: Seconds in which Ray says that a rank is dead after the other ranks have noticed. Of a lost node it hears by missing
+#: it five times, three seconds apart.
+_DEATH_HEARD_S = 30.0
+
+#: Seconds in which the coordinator says where ranks are.
+_ANSWER_S = 5.0
 
 #: Environment of every rank. Without the first, torch compiles for 25 s before the first forward on CPU; one thread
 #: a rank, so that two ranks do not fight over cores and results do not depend on a machine's core count.
@@ -52,6 +58,8 @@ class Ranks:
     local: bool
     #: Raises where the operator wants the run to end; looked at wherever this waits.
     check: Callable[[], None]
+    #: Of the cluster's head; once it is lost, nothing can be shown to be absent, and `end` journals nothing.
+    pulse: Pulse
     #: What becomes a rank's actor; it answers `hello`, `rendezvous`, `phase` and `close`.
     actor_class: type = RankActor
     #: More environment for every rank.
@@ -73,8 +81,6 @@ class Ranks:
         self._make_group(deadline)
         # One more variable of this process's own: where tests keep their doubles, and where an editable install lies.
         environment = _RANK_ENVIRONMENT | {name: os.environ[name] for name in ("PYTHONPATH",) if os.environ.get(name)}
-        if self.local:
-            environment["GLOO_SOCKET_IFNAME"] = "lo"
         environment |= self.environment
         for planned, task in zip(plan.placement.ranks, tasks, strict=True):
             bundle = plan.placement.bundles[planned.bundle]
@@ -140,6 +146,8 @@ class Ranks:
 
     def end(self) -> tuple[OwnedResource, ...]:
         """Kill actors, remove the group, kill the coordinator, and look until each is gone. Returns what stays."""
+        if self.pulse.lost:
+            return ()  # Ray can neither end an actor now nor say whether one ended; its nodes end by themselves
         deadline = time.monotonic() + self.plan.timeouts_s.cleanup
         remaining = []
         for planned, actor in zip(self.plan.placement.ranks, self.actors, strict=False):
@@ -164,6 +172,10 @@ class Ranks:
             about = resource("actor", name, id=_actor_id(self.coordinator))
             remaining += self._settle(about, lambda: self._actor_gone(name, None), deadline)
         return tuple(remaining)
+
+    def _look(self) -> None:
+        self.check()
+        self.pulse.check()
 
     def _make_coordinator(self, deadline: float) -> None:
         name, ip = self.plan.placement.coordinator, self.plan.deployment.node_ips[0]
@@ -200,7 +212,7 @@ class Ranks:
     def _ready(self, reference: Any, deadline: float) -> bool:
         """Wait for one answer, in short steps."""
         while time.monotonic() < deadline:
-            self.check()
+            self._look()
             done, _ = ray.wait([reference], timeout=_POLL_S)
             if done:
                 return True
@@ -219,7 +231,7 @@ class Ranks:
         asked = {ask(actor): rank for rank, actor in enumerate(self.actors if actors is None else actors)}
         waiting, answers = list(asked), {}
         while waiting:
-            self.check()
+            self._look()
             done, waiting = ray.wait(waiting, num_returns=1, timeout=_POLL_S)
             for reference in done:
                 try:
@@ -229,9 +241,17 @@ class Ranks:
             if watch is not None and waiting:
                 self._watch(watch)
             if waiting and time.monotonic() > deadline:
-                late = ", ".join(str(asked[reference]) for reference in waiting)
-                raise FindingError(found("rank.late", stage=phase, actual=f"waiting for ranks {late}"))
+                raise FindingError(self._late(phase, sorted(asked[reference] for reference in waiting)))
         return [answers[rank] for rank in sorted(answers)]
+
+    def _late(self, phase: str, late: Sequence[int]) -> Finding:
+        try:
+            words = ray.get(self.coordinator.whereabouts.remote(), timeout=_ANSWER_S)
+        except (RayError, GetTimeoutError):
+            words = ()
+        limit = self.plan.timeouts_s.start if phase == "start" else self.plan.timeouts_s.phase
+        waiting = f"waiting for ranks {', '.join(map(str, late))}; {diagnosis(late, words)}"
+        return found("rank.late", stage=phase, expected=f"all ranks within {limit} s", actual=waiting)
 
     def _watch(self, watch: Callable[[Progress], None]) -> None:
         try:

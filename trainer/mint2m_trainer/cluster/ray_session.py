@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from typing import Literal
 
 from mint2m_trainer.cluster.journal import Journal, resource
 from mint2m_trainer.cluster.process import MARKER, ProcessId, command_name, end, marked, ray_holders
+from mint2m_trainer.cluster.pulse import PATIENCE, answer
 from mint2m_verify.documents.plan import Plan
 from mint2m_verify.documents.records import OwnedResource
 from mint2m_verify.finding import FindingError, found
@@ -196,6 +196,7 @@ def _connect(plan: Plan, journal: Journal) -> RaySession:
 def connect(address: str, namespace: str) -> None:
     """Join the operator's cluster as a driver; raises `FindingError` (`ray.start-failed`)."""
     _check_listening(address)
+    os.environ[PATIENCE[0]] = PATIENCE[1]
     import ray
 
     with _told_as_start_failure(address):
@@ -206,12 +207,10 @@ def connect(address: str, namespace: str) -> None:
 
 def _check_listening(address: str) -> None:
     """Ray itself asks a dead address again for minutes, deaf to signals, and then ends the process."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
-    except (OSError, ValueError) as fault:
+    silent = answer(address, _ANSWER_S)
+    if silent is not None:
         wanted = f"the head of a Ray cluster at {address}"
-        raise FindingError(found("ray.start-failed", expected=wanted, actual=str(fault))) from fault
+        raise FindingError(found("ray.start-failed", expected=wanted, actual=silent))
 
 
 @contextlib.contextmanager
@@ -249,6 +248,7 @@ def _local_environment(execution_id: str) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
+        PATIENCE[0]: PATIENCE[1],
         # Ray kills workers when the machine's memory runs low, whoever uses it. The byte plan was checked already.
         "RAY_memory_monitor_refresh_ms": "0",
         "RAY_enable_metrics_collection": "false",

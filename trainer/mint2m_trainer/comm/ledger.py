@@ -33,6 +33,15 @@ class OperationTotal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """The last collective that a rank came to, and how many there were with it."""
+
+    tag: Tag
+    operation: str
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerSummary:
     """What one rank reports: the digest that must agree, and its own totals."""
 
@@ -49,6 +58,7 @@ class Ledger:
         self._calls: Counter[tuple[str, str]] = Counter()
         self._bytes: Counter[tuple[str, str]] = Counter()
         self._count = 0
+        self._position: Position | None = None
 
     def record(self, tag: Tag, operation: str, sent_bytes: int) -> None:
         """Note one collective about to start."""
@@ -56,6 +66,12 @@ class Ledger:
         self._calls[tag.phase, operation] += 1
         self._bytes[tag.phase, operation] += sent_bytes
         self._count += 1
+        self._position = Position(tag=tag, operation=operation, calls=self._count)
+
+    @property
+    def position(self) -> Position | None:
+        """Where this rank is; None before its first collective. May be asked from another thread."""
+        return self._position
 
     def digest(self) -> str:
         """SHA-256 over the tags so far, lower-case hex."""

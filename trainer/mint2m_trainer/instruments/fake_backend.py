@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mint2m_trainer.comm.ledger import Ledger, Tag
+from mint2m_trainer.comm.ledger import Ledger, Position, Tag
 from mint2m_trainer.instruments.faults import InstrumentError
 from mint2m_trainer.instruments.probe import GradientProbe, probe_gradient
 from mint2m_trainer.prefix.layout import Layout
@@ -121,6 +121,10 @@ class FakeUpdate:
         progress(phase, 1, 1)
         self._failed, self._next = False, self._next + 1
         return FakeOutcome(evidence=seen)
+
+    def position(self) -> Position | None:
+        """The last collective that this rank would have come to."""
+        return self._ledger.position
 
     def close(self) -> None:
         """Drop everything; harmless twice."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import ray
 
 from mint2m_trainer.cluster.directory import reference
+from mint2m_trainer.cluster.interface import bind_collectives
 from mint2m_trainer.cluster.journal import utc_now
 from mint2m_trainer.cluster.messages import Hello, PhaseReply, Progress, Rendezvous, told_as_rank_error
 from mint2m_trainer.cluster.process import identify
@@ -103,6 +104,7 @@ class StageRankActor:
     def _tell_where(self, rendezvous: Rendezvous) -> None:
         """What libraries read from the environment about this rank."""
         task = self._task
+        bind_collectives(ray.util.get_node_ip_address())
         os.environ.update(
             RANK=str(task.rank),
             WORLD_SIZE=str(task.world_size),

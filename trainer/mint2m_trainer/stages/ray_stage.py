@@ -17,6 +17,7 @@ from mint2m_trainer.cluster.journal import Journal, read
 from mint2m_trainer.cluster.leftovers import settle_local
 from mint2m_trainer.cluster.messages import Hello, PhaseReply, Progress
 from mint2m_trainer.cluster.progress import Watcher
+from mint2m_trainer.cluster.pulse import Pulse
 from mint2m_trainer.cluster.ray_session import LOCAL, RaySession, close_ray, open_ray, ray_silenced
 from mint2m_trainer.stages.observing import Look, observed
 from mint2m_trainer.stages.setting import Setting
@@ -138,6 +139,7 @@ class _Session:
             journal=self._journal,
             local=self._placement.deployment.ray_address == LOCAL,
             check=self._stop.check,
+            pulse=Pulse(self._session.address),
             actor_class=StageRankActor,
             environment=_fabric(),
         )

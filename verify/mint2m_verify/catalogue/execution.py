@@ -28,6 +28,16 @@ ENTRIES = (
         hint="restore the inputs, or make a new plan",
     ),
     Entry(
+        id="plan.review-only",
+        verdict=Verdict.BLOCKED,
+        message="a plan without an image is there to be read, not to be run",
+        explanation=(
+            "On accelerators the plan names by digest the image that the workers run, and every bundle binds it. This one names\n"
+            "none, so nothing would say what ran. Nothing was started. Name the image in the deployment and plan again."
+        ),
+        hint="name the image by digest in the deployment, and plan again",
+    ),
+    Entry(
         id="plan.run-id-invalid",
         verdict=Verdict.BLOCKED,
         message="the run id cannot be part of a name",
@@ -121,12 +131,25 @@ ENTRIES = (
         ),
     ),
     Entry(
+        id="ray.head-lost",
+        verdict=Verdict.IO_ERROR,
+        message="the head of the cluster does not answer any more",
+        explanation=(
+            "For ten seconds nothing listened at the head's address: its machine or its network is gone, or Ray's GCS ended. Nothing\n"
+            "can be ended or shown to be absent without it, so the journal stays open. No receipt was written; weights and earlier\n"
+            "evidence are as they were. Nodes that have lost their head end their ranks after a minute. Once the head, or a new one\n"
+            "at its address, is up, `mint2m cleanup` shows that nothing is left."
+        ),
+        hint="bring the head back, then run mint2m cleanup",
+    ),
+    Entry(
         id="ray.node-mismatch",
         verdict=Verdict.BLOCKED,
         message="the cluster's nodes are not those of the deployment",
         explanation=(
-            "Before anything is created, each deployment IP must have exactly one live Ray node with the planned CPUs,\n"
-            "accelerators, node resource and image resource. One has none, two, or too little. Nothing was created."
+            "Before anything is created, each deployment IP must have exactly one live Ray node with the planned CPUs, node\n"
+            "resource and image resource, and exactly the deployment's accelerators. One has none, two, too little, or another\n"
+            "number of accelerators. Nothing was created. Other nodes of the cluster may be there, and are never used."
         ),
     ),
     Entry(
@@ -155,8 +178,10 @@ ENTRIES = (
         verdict=Verdict.IO_ERROR,
         message="ranks did not finish the phase in time",
         explanation=(
-            "The plan gives each phase a time limit; the finding names the ranks that had not finished when it passed. The whole\n"
-            "run was stopped: ranks wait for each other, so a late one blocks all. Raise timeouts_s.phase if the work is honest."
+            "The plan gives each phase a time limit; the finding names the ranks that had not finished when it passed, and by their\n"
+            "ledgers the collective that each came to last. Ranks wait for each other there, so one that went no further than the\n"
+            "others holds all of them up; where all are in the same collective, look at the network between them. The whole run was\n"
+            "stopped. Raise timeouts_s.phase if the work is honest."
         ),
     ),
     Entry(
@@ -212,6 +237,16 @@ ENTRIES = (
         explanation=(
             "After a phase every rank must have made the same collectives in the same order, and agree on the adapter. Two do not,\n"
             "so at least one computed something else. The run was stopped; no receipt was written."
+        ),
+    ),
+    Entry(
+        id="run.identity-drift",
+        verdict=Verdict.FAILED,
+        message="what the driver runs changed while the run was on",
+        explanation=(
+            "Interpreter, packages and source were observed before the run, by every rank when it started, and again at its end. The\n"
+            "last is not the first, so nobody can say with which of them the update was made. No receipt was written. Install or\n"
+            "edit nothing while a run is on."
         ),
     ),
     Entry(

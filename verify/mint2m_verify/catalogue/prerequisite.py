@@ -105,6 +105,12 @@ ENTRIES = (
         "your cluster to use other nodes.",
     ),
     _blocked(
+        "topology.placeholder-address",
+        "an address that exists only in examples",
+        "192.0.2.0/24, 198.51.100.0/24, 203.0.113.0/24 and 2001:db8::/32 are kept for documentation, and others name no node at all.\n"
+        "A template is full of them. Write the addresses of your own nodes, as Ray shows them.",
+    ),
+    _blocked(
         "model.snapshot-missing",
         "the model snapshot is not a folder of regular files",
         "The path in the deployment is not a directory that can be read, or holds something that is no regular file.",

@@ -14,6 +14,9 @@ from mint2m_verify.documents import Deployment, Plan, RankSessions, RunProfile
 from mint2m_verify.finding import Finding, found
 from mint2m_verify.findings import Check
 
+#: What a rank without an accelerator records.
+_NO_ACCELERATOR = "cpu"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -61,8 +64,27 @@ def check_placement(plan: Plan, deployment: Deployment, profile: RunProfile, ses
             yield _fault(layout.RANK_SESSIONS, f"{where}/planned_node_ip", str(places[session.rank]), str(told))
         if seen != places[session.rank]:
             yield _fault(layout.RANK_SESSIONS, f"{where}/observed_node_ip", str(places[session.rank]), str(seen))
+    yield from _accelerators(plan, sessions)
     nodes = len({place.node_ip for place in places})
     return f"{len(places)} ranks on {nodes} node{'' if nodes == 1 else 's'}, planned as observed"
+
+
+def _accelerators(plan: Plan, sessions: RankSessions) -> Iterator[Finding]:
+    """An accelerator of its own for each rank; outside the reference class there is one, in an image that is named."""
+    taken: dict[tuple[str, str], int] = {}
+    real = plan.deployment.hardware_class != "reference-cpu"
+    if real and plan.deployment.image_digest is None:
+        yield _fault(layout.PLAN, "/deployment/image_digest", "an image: a plan without one is for review", "null")
+    for index, session in enumerate(sessions.ranks):
+        where, seen = f"/ranks/{index}/placement/observed_accelerator", session.placement
+        if seen.observed_accelerator == _NO_ACCELERATOR:
+            if real:
+                yield _fault(layout.RANK_SESSIONS, where, "an accelerator", seen.observed_accelerator)
+            continue
+        first = taken.setdefault((seen.observed_node_ip, seen.observed_accelerator), session.rank)
+        if first != session.rank:
+            actual = f"{seen.observed_accelerator}, as rank {first} on {seen.observed_node_ip}"
+            yield _fault(layout.RANK_SESSIONS, where, f"one of its own for rank {session.rank}", actual)
 
 
 def _bundles(plan: Plan) -> Iterator[Finding]:

@@ -1,0 +1,389 @@
+"""Hosts, cables and the head go wrong under a run: what the driver says, what is left, and that cleanup finds nothing.
+
+Two hosts, one rank on each; the head's host carries rank 0. Rank 1 stands in front of a phase, so rank 0 waits for it
+in that phase's first collective when the fault comes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import broken_backend
+import network
+import pytest
+import ray_hosts
+
+from mint2m_trainer.cluster.directory import half_written
+from mint2m_trainer.cluster.journal import read
+from mint2m_verify.documents import FailedReceipt, TrainingReceipt
+from mint2m_verify.layout import RANK_SESSIONS
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+HERE = Path(__file__).parent
+DRIVER = (HERE.parent / "cluster" / "drive_run.py", "broken_backend:BrokenUpdate")
+PHASES = ("capture-prefix", "grpo-0", "checkpoint")
+OFFER = ray_hosts.Offer(cpus=1, accelerators=1)
+NOTHING = ray_hosts.Offer(cpus=0, accelerators=0, image=None)
+
+#: Ray notices within seconds that a node is gone; left alone it takes most of a minute.
+ATTENTIVE = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "5",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two hosts with a Ray, and the folder through which ranks hear what is to go wrong."""
+
+    ray: ray_hosts.RayHosts
+    control: Path
+
+    def begin(self, given: Path, out: Path, kind: str, phase: str, *words: object) -> subprocess.Popen[str]:
+        """A run that will go wrong."""
+        (self.control / "reached").unlink(missing_ok=True)
+        (self.control / "fault.json").write_text(json.dumps({"kind": kind, "phase": phase}))
+        words = ("run", "--deployment", given, "--output", out, "--format", "json", *words)
+        return self.ray.mint2m(*words, driver=DRIVER)
+
+    def reached(self, driver: subprocess.Popen[str]) -> None:
+        """Wait until rank 1 is where it goes wrong."""
+        _wait(lambda: (self.control / "reached").exists(), driver, "the phase")
+
+    def left(self) -> list[str]:
+        """Processes of runs on the hosts: actors of ours by Ray's titles."""
+        found = []
+        for host in self.ray.network.hosts:
+            for pid in network.processes_on(host, None):
+                title = _title(pid)
+                if title.startswith(("ray::RankActor", "ray::Coordinator")):
+                    found.append(f"{host.name}: {title}")
+        return found
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    place = tmp_path_factory.mktemp("pair")
+    with pair(place) as made:
+        yield made
+
+
+class pair:  # noqa: N801 - used like a function
+    """Scope of two hosts with a Ray that has been asked to notice soon."""
+
+    def __init__(self, place: Path) -> None:
+        control = place / "control"
+        control.mkdir()
+        paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {broken_backend.CONTROL: str(control), "PYTHONPATH": os.pathsep.join(paths), **ATTENTIVE}
+        self._control = control
+        self._scope = ray_hosts.running([OFFER] * 2, place / "ray.log", environment)
+
+    def __enter__(self) -> Pair:
+        ray = self._scope.__enter__()
+        if ray.network.why is not None:
+            self._scope.__exit__(None, None, None)
+            pytest.skip(ray.network.why)
+        return Pair(ray=ray, control=self._control)
+
+    def __exit__(self, *fault: Any) -> None:
+        self._scope.__exit__(*fault)
+
+
+@pytest.fixture
+def hosts(running: Pair) -> Pair:
+    """The shared hosts, whole again whatever the last test did to them."""
+    ray = running.ray
+    for host in ray.network.hosts:
+        running.ray.network.mend(host)
+    deadline = time.monotonic() + 120
+    while missing := {host.ip for host in ray.network.hosts} - {str(node["ip"]) for node in ray.alive()}:
+        assert time.monotonic() < deadline, missing
+        for host in ray.network.hosts:
+            if host.ip in missing and not network.processes_on(host, "raylet"):
+                ray.start(host, OFFER if host in ray.hosts else NOTHING)
+        ray.alive(at_least=len(ray.network.hosts), patience_s=30)
+    return running
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def check_stopped(
+    pair: Pair, root: Path, driver: subprocess.Popen[str], *, code: int, finding: str, stage: str, words: str = ""
+) -> dict[str, Any]:
+    """What is said of every run that one of these faults has stopped; returns the finding."""
+    output, errors = driver.communicate(timeout=240)
+    report: dict[str, Any] = json.loads(output)
+    assert [fault["id"] for fault in report["findings"]] == [finding], (report["findings"], errors)
+    assert driver.returncode == code
+    (fault,) = report["findings"]
+    assert fault["stage"] == stage, fault
+    assert words in fault["actual"], fault
+    assert "Traceback" not in errors
+    receipt = FailedReceipt.parse((root / "failed-receipt.json").read_bytes(), file="failed-receipt.json")
+    assert (receipt.status, receipt.stopped_in, receipt.finding.id) == ("failed", stage, finding)
+    assert stage not in receipt.completed
+    for name in ("receipt.json", "adapter", "checkpoint", "attestations", "artifacts/optimizer-after.safetensors"):
+        assert not (root / name).exists(), name
+    return fault
+
+
+def check_clean(pair: Pair, root: Path, *, within_s: float = 90) -> None:
+    """`mint2m cleanup` finds nothing of the run, and neither does anybody who looks at the hosts."""
+    deadline = time.monotonic() + within_s
+    while True:
+        words = ("cleanup", "--plan", root / "plan.json", "--ownership", root / "ownership.jsonl", "--format", "json")
+        driver = pair.ray.mint2m(*words)
+        report = json.loads(driver.communicate(timeout=120)[0])
+        if report["exit_code"] == 0 and not pair.left():
+            break
+        assert time.monotonic() < deadline, (report, pair.left())
+        time.sleep(1)
+    ledger = read(root / "ownership.jsonl")
+    assert ledger.closed
+    assert not ledger.owned
+    assert not list(half_written(root))
+
+
+def _title(pid: int) -> str:
+    try:
+        return (Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _wait(done: Callable[[], bool], driver: subprocess.Popen[str], what: str, *, seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert driver.poll() is None, driver.communicate()
+        assert time.monotonic() < deadline, f"{what} was not reached"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_killed_raylet_stops_the_run_and_leaves_nothing(
+    tmp_path: Path, hosts: Pair, deployment: Callable[..., Path], phase: str
+) -> None:
+    given, out = deployment(tmp_path / "given", hosts.ray), tmp_path / "out"
+    before = _digests(tmp_path / "given")
+    driver = hosts.begin(given, out, broken_backend.STANDS, phase)
+    hosts.reached(driver)
+    network.kill(network.processes_on(hosts.ray.hosts[1], "raylet"))
+    check_stopped(hosts, out, driver, code=5, finding="rank.died", stage=phase, words="rank 1")
+    assert _digests(tmp_path / "given") == before
+    check_clean(hosts, out)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_node_cut_off_stops_the_run_and_leaves_nothing_once_it_is_back(
+    tmp_path: Path, hosts: Pair, deployment: Callable[..., Path], phase: str
+) -> None:
+    given, out = deployment(tmp_path / "given", hosts.ray), tmp_path / "out"
+    driver = hosts.begin(given, out, broken_backend.STANDS, phase)
+    hosts.reached(driver)
+    hosts.ray.network.cut(hosts.ray.hosts[1])
+    check_stopped(hosts, out, driver, code=5, finding="rank.died", stage=phase, words="rank 1")
+    hosts.ray.network.mend(hosts.ray.hosts[1])
+    check_clean(hosts, out)
+
+
+def test_a_cable_that_is_out_for_a_moment_is_no_fault(
+    tmp_path: Path, hosts: Pair, deployment: Callable[..., Path]
+) -> None:
+    given, out = deployment(tmp_path / "given", hosts.ray), tmp_path / "out"
+    driver = hosts.begin(given, out, broken_backend.SLOW, "grpo-0")
+    hosts.reached(driver)
+    hosts.ray.network.cut(hosts.ray.hosts[1])
+    time.sleep(1.5)
+    hosts.ray.network.mend(hosts.ray.hosts[1])
+    check_accepted(driver, out)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_lost_head_stops_the_run_and_cleanup_waits_for_its_successor(
+    tmp_path: Path, deployment: Callable[..., Path], phase: str
+) -> None:
+    (tmp_path / "pair").mkdir()
+    with pair(tmp_path / "pair") as hosts:
+        given, out = deployment(tmp_path / "given", hosts.ray), tmp_path / "out"
+        driver = hosts.begin(given, out, broken_backend.STANDS, phase)
+        hosts.reached(driver)
+        network.kill(network.processes_on(hosts.ray.hosts[0], "gcs_server"))
+        check_stopped(hosts, out, driver, code=5, finding="ray.head-lost", stage=phase)
+        ledger = read(out / "ownership.jsonl")
+        assert not ledger.closed
+        assert {item.kind for item in ledger.owned} == {"actor", "placement-group"}
+        words = ("cleanup", "--plan", out / "plan.json", "--ownership", out / "ownership.jsonl", "--format", "json")
+        report = json.loads(hosts.ray.mint2m(*words).communicate(timeout=120)[0])
+        assert [fault["id"] for fault in report["findings"]] == ["cleanup.cluster-unreachable"]
+        assert report["exit_code"] == 5
+        deadline = time.monotonic() + 120
+        while hosts.left():
+            assert time.monotonic() < deadline, hosts.left()
+            time.sleep(1)
+        hosts.ray.restart()
+        check_clean(hosts, out)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_hung_collective_is_named_with_the_rank_that_holds_it_up(
+    tmp_path: Path, hosts: Pair, deployment: Callable[..., Path], phase: str
+) -> None:
+    given, out = deployment(tmp_path / "given", hosts.ray, phase=20), tmp_path / "out"
+    driver = hosts.begin(given, out, broken_backend.HANGS, phase)
+    fault = check_stopped(
+        hosts, out, driver, code=5, finding="rank.late", stage=phase, words="waiting for ranks 0, 1; "
+    )
+    assert "; rank 1 went no further than collective " in fault["actual"]
+    assert "; rank 0 in collective " in fault["actual"]
+    assert fault["actual"].endswith(")")
+    assert f"({phase}" in fault["actual"].rpartition("rank 0 in ")[2]
+    check_clean(hosts, out)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_slow_rank_within_the_limit_is_no_fault(
+    tmp_path: Path, hosts: Pair, deployment: Callable[..., Path], phase: str
+) -> None:
+    given, out = deployment(tmp_path / "given", hosts.ray), tmp_path / "out"
+    check_accepted(hosts.begin(given, out, broken_backend.SLOW, phase), out)
+
+
+def test_clocks_that_are_days_apart_prove_nothing_and_harm_nothing(
+    tmp_path: Path, hosts: Pair, deployment: Callable[..., Path]
+) -> None:
+    given, out = deployment(tmp_path / "given", hosts.ray), tmp_path / "out"
+    check_accepted(hosts.begin(given, out, broken_backend.SKEWED, "grpo-0"), out)
+    ranks = json.loads((out / RANK_SESSIONS).read_bytes())["ranks"]
+    began = [rank["phases"][0]["started_at"] for rank in ranks]
+    assert began[1] < began[0], "the wrong clock is in the evidence as it was"
+
+
+def test_a_second_driver_of_the_same_plan_is_refused_and_the_first_goes_on(
+    tmp_path: Path, hosts: Pair, deployment: Callable[..., Path]
+) -> None:
+    given, out, other = deployment(tmp_path / "given", hosts.ray), tmp_path / "out", tmp_path / "other"
+    same = ("--run-id", "one", "--instance-nonce", "the same")
+    driver = hosts.begin(given, out, broken_backend.STANDS, "grpo-0", *same)
+    hosts.reached(driver)
+    looked = hosts.ray.mint2m("status", "--ownership", out / "ownership.jsonl", "--format", "json")
+    rows = {row["required"]: row["found"] for row in json.loads(looked.communicate(timeout=120)[0])["requirements"]}
+    assert rows["state"].startswith("running")
+    there = rows[f"seen in the cluster at {hosts.ray.address} now"]
+    assert [there.count(word) for word in ("-rank-", "-coordinator", "placement-group")] == [2, 1, 1]
+    assert "(grpo-0" in rows["rank 0, by its own word"], "where it waits for rank 1"
+    second = hosts.ray.mint2m("run", "--deployment", given, "--output", other, "--format", "json", *same)
+    report = json.loads(second.communicate(timeout=120)[0])
+    assert [fault["id"] for fault in report["findings"]] == ["ray.start-failed"]
+    assert "coordinator" in report["findings"][0]["expected"]
+    assert (second.returncode, report["exit_code"]) == (5, 5)
+    assert read(other / "ownership.jsonl").closed
+    assert (out / "plan.json").read_bytes() == (other / "plan.json").read_bytes()
+    assert driver.poll() is None
+    assert len(hosts.left()) == 3, "two ranks and the coordinator of the first"
+    os.kill(network.driver_of(driver), signal.SIGTERM)
+    report = json.loads(driver.communicate(timeout=120)[0])
+    assert [fault["id"] for fault in report["findings"]] == ["run.interrupted"]
+    check_clean(hosts, out)
+
+
+def _other_image(value: dict[str, Any]) -> None:
+    value["image"]["digest"] = "sha256:" + "2b" * 32
+
+
+@pytest.mark.parametrize(
+    ("change", "ranks_per_host", "expected"),
+    [
+        pytest.param(_other_image, 1, "mint2m_image_" + "2b" * 32, id="image"),
+        pytest.param(lambda _value: None, 2, "CPU", id="cpus"),
+    ],
+)
+def test_a_node_that_is_not_the_deployments_is_refused_before_anything_is_created(
+    tmp_path: Path,
+    hosts: Pair,
+    deployment: Callable[..., Path],
+    change: Callable[[dict[str, Any]], None],
+    ranks_per_host: int,
+    expected: str,
+) -> None:
+    given = deployment(tmp_path / "given", hosts.ray, ranks_per_host=ranks_per_host)
+    value = json.loads(given.read_text())
+    change(value)
+    given.write_text(json.dumps(value))
+    check_refused(hosts, given, tmp_path / "out", expected)
+
+
+def test_two_live_records_of_one_address_are_refused_before_anything_is_created(
+    tmp_path: Path, hosts: Pair, deployment: Callable[..., Path]
+) -> None:
+    before = network.processes_on(hosts.ray.hosts[1], "raylet")
+    hosts.ray.start(hosts.ray.hosts[1], OFFER)
+    assert len(hosts.ray.alive(at_least=4)) == 4
+    check_refused(hosts, deployment(tmp_path / "given", hosts.ray), tmp_path / "out", "one live node")
+    network.kill(sorted({*network.processes_on(hosts.ray.hosts[1], "raylet")} - {*before}))
+
+
+def test_another_number_of_accelerators_is_refused_before_anything_is_created(
+    tmp_path: Path, hosts: Pair, deployment: Callable[..., Path]
+) -> None:
+    host = hosts.ray.hosts[1]
+    network.kill(network.processes_on(host, "raylet"))
+    hosts.ray.start(host, ray_hosts.Offer(cpus=1, accelerators=3))
+    hosts.ray.alive(at_least=3)
+    check_refused(hosts, deployment(tmp_path / "given", hosts.ray), tmp_path / "out", "exactly 1 GPU")
+    network.kill(network.processes_on(host, "raylet"))
+
+
+def test_a_node_that_came_back_leaves_a_stale_record_that_does_not_count(
+    tmp_path: Path, hosts: Pair, deployment: Callable[..., Path]
+) -> None:
+    given, host = deployment(tmp_path / "given", hosts.ray), hosts.ray.hosts[1]
+    network.kill(network.processes_on(host, "raylet"))
+    hosts.ray.start(host, OFFER)
+    deadline = time.monotonic() + 60
+    while sorted(node["ip"] for node in hosts.ray.alive()) != sorted(each.ip for each in hosts.ray.network.hosts):
+        assert time.monotonic() < deadline  # the old record lives until the head has missed its node for a while
+    check_accepted(hosts.begin(given, tmp_path / "out", "none", "none"), tmp_path / "out")
+
+
+def check_refused(pair: Pair, given: Path, out: Path, expected: str) -> None:
+    """Exit 2 with the node's finding, and neither coordinator, group nor actor was even intended."""
+    driver = pair.ray.mint2m("run", "--deployment", given, "--output", out, "--format", "json")
+    output, errors = driver.communicate(timeout=120)
+    report = json.loads(output)
+    assert [fault["id"] for fault in report["findings"]] == ["ray.node-mismatch"], (report["findings"], errors)
+    assert expected in report["findings"][0]["expected"]
+    assert driver.returncode == 2
+    ledger = read(out / "ownership.jsonl")
+    assert ledger.closed
+    assert {event.resource.kind for event in ledger.events if event.resource} == {"ray"}
+    receipt = FailedReceipt.parse((out / "failed-receipt.json").read_bytes(), file="failed-receipt.json")
+    assert (receipt.stopped_in, receipt.completed, receipt.finding.id) == ("start", (), "ray.node-mismatch")
+
+
+def check_accepted(driver: subprocess.Popen[str], out: Path) -> None:
+    """The run came through, and an auditor elsewhere accepts it."""
+    output, errors = driver.communicate(timeout=400)
+    report = json.loads(output)
+    assert report["verdict"] == "accepted", (report["findings"], errors)
+    TrainingReceipt.parse((out / "receipt.json").read_bytes(), file="receipt.json")
+    assert ray_hosts.verify(out, out.with_name("out.pub"))["verdict"] == "accepted"
