@@ -68,6 +68,8 @@ UNREACHED = {
     "fixture.logprobs-missing": "of the doctor; tests/verify/test_doctor.py",
     "fixture.placeholder-hash": "of the doctor; tests/verify/test_doctor.py",
     "fixture.unreadable": "of the doctor; tests/verify/test_doctor.py",
+    "fixture.reward-rule-absent": "of training; tests/verify/test_reward_registry.py",
+    "fixture.reward-rule-failed": "an installed plugin's bug; tests/verify/test_reward_registry.py",
     "fixture.reward-rule-unknown": "the schema refuses the rule first; tests/verify/test_rewards.py",
     "sigstore": "bundles of certificates and logs, made by the test; tests/verify/sigstore_bundle/test_reasons.py",
     "policy.payload-differs": "a seal's co-signatures have seal.cosignature-differs; tests/verify/policy/test_judge.py",

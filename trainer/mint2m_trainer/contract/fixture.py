@@ -40,6 +40,7 @@ class Task:
     ground_truth: str
     responses: tuple[str, ...]
     distribution: Distribution
+    reward_rule: str = REWARD_RULE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,12 +111,12 @@ def assemble(task: Task, target: Target, scores: RolloutScores | None = None) ->
         tokenizer="utf8-bytes",
         prompt_text=task.prompt,
         ground_truth=task.ground_truth,
-        reward_rule=REWARD_RULE,
+        reward_rule=task.reward_rule,
     )
     rollout = Rollout(
         prompt_tokens=tuple(task.prompt.encode("utf-8")),
         responses=responses,
-        rewards=tuple(reward(REWARD_RULE, text, task.ground_truth) for text in task.responses),
+        rewards=tuple(reward(task.reward_rule, text, task.ground_truth) for text in task.responses),
         old_logprobs=scores.old,
         ref_logprobs=scores.ref,
     )
