@@ -52,6 +52,7 @@ COMMANDS = (
         "Make a tiny model snapshot, or the manifest of one; write an adapter for another loader.",
     ),
     _listed("fixture", "fixture_commands", "Build and check training fixtures."),
+    _listed("rollout", "rollout_commands", "Check rollouts that another engine drew."),
     _listed("payload", "payload_commands", "Build the deterministic payload of a long prompt."),
     _listed("schema", "schema_commands", "List, show and apply the JSON Schemas of all documents."),
     _listed("release", "release_commands", "Make releases, and say what stands in their way."),

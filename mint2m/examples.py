@@ -42,6 +42,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "verify bundle": ("verify bundle mint2m-v1.0.0-release-bundle.tar.gz --policy policy.json --expect-version 1.0.0",),
     "verify signature": ("verify signature payload.json --bundle payload.json.sigstore.json --key signer.pub",),
     "verify evidence": ("verify evidence evidence --digest SHA256",),
+    "rollout check": (
+        "rollout check rollouts.jsonl --model snapshot --revision r1 --adapter policy",
+        "rollout check rollouts.jsonl --no-adapter --max-flagged 0.05",
+    ),
     "replay": ("replay run1 --key release.pub --model snapshot",),
     "sign tree": (
         "sign tree run1 --key release.key",

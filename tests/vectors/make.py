@@ -24,6 +24,7 @@ from maker import (
     cases_ranks,
     cases_receipt,
     cases_right,
+    cases_rollouts,
     cases_seal,
     cases_step,
     cases_tree,
@@ -47,6 +48,7 @@ MODULES = (
     cases_right,
     cases_chain,
     cases_advantages,
+    cases_rollouts,
 )
 
 

@@ -33,6 +33,7 @@ MODULES = (
     "receipt",
     "explain",
     "fixture",
+    "rollout",
     "parity",
     "diff",
     "evidence",

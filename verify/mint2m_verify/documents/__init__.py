@@ -31,6 +31,7 @@ from mint2m_verify.documents.records import (
     TrainingReceipt,
 )
 from mint2m_verify.documents.release import Release
+from mint2m_verify.documents.rollout_record import RolloutRecord
 from mint2m_verify.documents.trust_policy import TrustPolicy
 from mint2m_verify.documents.validation import (
     LoadedTensors,
@@ -67,6 +68,7 @@ __all__ = [
     "Release",
     "ResponseScores",
     "Rollout",
+    "RolloutRecord",
     "RunProfile",
     "RuntimeIdentity",
     "Scores",
