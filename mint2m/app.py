@@ -35,6 +35,7 @@ COMMANDS = (
     _listed("doctor", "run_commands", "Look at every prerequisite and name every blocker."),
     _listed("plan", "run_commands", "Write the content-addressed plan of a run."),
     _listed("run", "run_commands", "Doctor, plan, train, sign and verify one run."),
+    _listed("online", "online_command", "Sample, reward, train, seal and verify, step by step."),
     _listed("train", "run_commands", "Train as planned."),
     _listed("cleanup", "run_commands", "Remove what an interrupted run owns."),
     _listed("status", "run_commands", "Say what a run's journal and this machine know of it."),

@@ -19,6 +19,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "run --deployment local-128k --progress run1.progress --output run1",
         "run --deployment local --instruments watched1 --output run1",
     ),
+    "online": (
+        "online --deployment online.json --steps 20 --output t1",
+        "online --deployment online.json --steps 20 --resume t1",
+    ),
     "train": ("train --plan run1/plan.json --ownership run1/ownership.jsonl --deployment deployment.json",),
     "cleanup": ("cleanup --plan run1/plan.json --ownership run1/ownership.jsonl",),
     "status": ("status --ownership run1/ownership.jsonl",),
@@ -31,6 +35,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "verify chain": (
         "verify chain evidence1 --policy policy.json --trusted-root public-good",
         "verify chain evidence1 --key operator.pub --plan-key planner.pub --through parity-32k",
+    ),
+    "verify training": (
+        "verify training t1 --key training.pub",
+        "verify training t1 --consistency-only --report report.html",
     ),
     "verify receipt": ("verify receipt run1/receipt.json --root run1 --key release.pub",),
     "verify checkpoint": (

@@ -18,6 +18,7 @@ from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, Report, Requirement, Standing, found
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.model_numbers import read_numbers
+from mint2m_verify.response_ends import end_fault
 from mint2m_verify.rewards import response_text
 from mint2m_verify.tree import manifest
 
@@ -246,29 +247,13 @@ def _ends(lines: Sequence[_Line]) -> Check:
         stops, most = frozenset(line.record.sampling.stop_tokens), line.record.sampling.max_tokens
         for n, response in enumerate(line.record.responses):
             stopped += response.finish == "stop"
-            fault = _end_fault(response, stops, most)
+            fault = end_fault(response.tokens, response.finish, stops, most)
             if fault is not None:
-                expected, actual = fault
-                pointer = f"/responses/{n}/finish"
+                expected, actual, pointer = fault.expected, fault.actual, f"/responses/{n}/finish"
                 yield found(
                     "rollout.finish-mismatch", file=line.file, pointer=pointer, expected=expected, actual=actual
                 )
     return f"{stopped} by a stop token"
-
-
-def _end_fault(response: RecordedResponse, stops: frozenset[int], most: int) -> tuple[str, str] | None:
-    count, inner = len(response.tokens), response.tokens[:-1]
-    if count > most:
-        return f"at most {most} tokens", f"{count}"
-    early = next((n for n, token in enumerate(inner) if token in stops), None)
-    if early is not None:
-        return "nothing after a stop token", f"stop token {inner[early]} at {early} of {count}"
-    last = response.tokens[-1]
-    if response.finish == "stop" and stops and last not in stops:
-        return "a stop token at the end", str(last)
-    if response.finish == "length" and (count != most or last in stops):
-        return f"{most} tokens without a stop token", f"{count}, the last {last}"
-    return None
 
 
 def _texts(lines: Sequence[_Line]) -> Check:

@@ -92,11 +92,15 @@ def build_fixture(directory: Path, task: Task, target: Target, scores: RolloutSc
         FindingError: `file.exists` where one of the three is there already, or what the verifier refuses in the
             result (`fixture.*`, `schema.*`); then nothing was written.
     """
+    return write_fixture(directory, *assemble(task, target, scores))
+
+
+def write_fixture(directory: Path, files: FixtureBytes, checked: CheckedFixture) -> CheckedFixture:
+    """Write the three files of an assembled fixture, the fixture last; raises `FindingError` (`file.exists`)."""
     paths = [directory / name for name in (PAYLOAD_NAME, ROLLOUT_NAME, FIXTURE_NAME)]
     for path in paths:
         if path.exists() or path.is_symlink():
             raise FindingError(found("file.exists", file=str(path)))
-    files, checked = assemble(task, target, scores)
     directory.mkdir(parents=True, exist_ok=True)
     for path, raw in zip(paths, (files.payload, files.rollout, files.fixture), strict=True):
         write_atomic(path, raw)
@@ -120,18 +124,29 @@ def assemble(task: Task, target: Target, scores: RolloutScores | None = None) ->
         old_logprobs=scores.old,
         ref_logprobs=scores.ref,
     )
+    return bind(payload, rollout, target, task.distribution)
+
+
+def bind(
+    payload: TrainingPayload, rollout: Rollout, target: Target, distribution: Distribution
+) -> tuple[FixtureBytes, CheckedFixture]:
+    """The three documents' bytes where the first two are given, accepted by the verifier's own check.
+
+    Raises:
+        FindingError: what that check refuses (`fixture.*`, `schema.*`).
+    """
     payload_raw, rollout_raw = payload.encode(), rollout.encode()
     fixture = TrainingFixture(
         model=FixtureModel(revision=target.revision, manifest_sha256=target.manifest_sha256),
         policy_sha256=target.policy_sha256,
         profile_sha256=target.profile_sha256,
-        distribution=task.distribution,
+        distribution=distribution,
         payload=FileRef.of(PAYLOAD_NAME, payload_raw),
         rollout=FileRef.of(ROLLOUT_NAME, rollout_raw),
         shape=FixtureShape(
             vocab_size=target.vocab_size,
             prompt_tokens=len(rollout.prompt_tokens),
-            response_tokens=tuple(len(tokens) for tokens in responses),
+            response_tokens=tuple(len(tokens) for tokens in rollout.responses),
         ),
     )
     files = FixtureBytes(fixture=fixture.encode(), payload=payload_raw, rollout=rollout_raw)

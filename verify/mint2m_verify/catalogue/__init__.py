@@ -34,6 +34,7 @@ MODULES = (
     "explain",
     "fixture",
     "rollout",
+    "training",
     "parity",
     "diff",
     "evidence",

@@ -32,6 +32,7 @@ from mint2m_verify.documents.records import (
 )
 from mint2m_verify.documents.release import Release
 from mint2m_verify.documents.rollout_record import RolloutRecord
+from mint2m_verify.documents.training import OnlineDeployment, Training, TrainingPlan, TrainingRow, TrainingStep
 from mint2m_verify.documents.trust_policy import TrustPolicy
 from mint2m_verify.documents.validation import (
     LoadedTensors,
@@ -57,6 +58,7 @@ __all__ = [
     "LoadedTensors",
     "LogProof",
     "ModelManifest",
+    "OnlineDeployment",
     "OptimizerContract",
     "OwnershipEvent",
     "PhaseEvidence",
@@ -76,9 +78,13 @@ __all__ = [
     "StageRanks",
     "StageRecord",
     "StageValidation",
+    "Training",
     "TrainingFixture",
     "TrainingPayload",
+    "TrainingPlan",
     "TrainingReceipt",
+    "TrainingRow",
+    "TrainingStep",
     "TreeEntry",
     "TrustPolicy",
     "ValidationPlan",
