@@ -19,6 +19,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "run --deployment local-128k --progress run1.progress --output run1",
         "run --deployment local --instruments watched1 --output run1",
     ),
+    "online": (
+        "online --deployment online.json --steps 20 --output t1",
+        "online --deployment online.json --steps 20 --resume t1",
+    ),
     "train": ("train --plan run1/plan.json --ownership run1/ownership.jsonl --deployment deployment.json",),
     "cleanup": ("cleanup --plan run1/plan.json --ownership run1/ownership.jsonl",),
     "status": ("status --ownership run1/ownership.jsonl",),
@@ -32,6 +36,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "verify chain evidence1 --policy policy.json --trusted-root public-good",
         "verify chain evidence1 --key operator.pub --plan-key planner.pub --through parity-32k",
     ),
+    "verify training": (
+        "verify training t1 --key training.pub",
+        "verify training t1 --consistency-only --report report.html",
+    ),
     "verify receipt": ("verify receipt run1/receipt.json --root run1 --key release.pub",),
     "verify checkpoint": (
         "verify checkpoint run1/checkpoint --key release.pub",
@@ -42,6 +50,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "verify bundle": ("verify bundle mint2m-v1.0.0-release-bundle.tar.gz --policy policy.json --expect-version 1.0.0",),
     "verify signature": ("verify signature payload.json --bundle payload.json.sigstore.json --key signer.pub",),
     "verify evidence": ("verify evidence evidence --digest SHA256",),
+    "rollout check": (
+        "rollout check rollouts.jsonl --model snapshot --revision r1 --adapter policy",
+        "rollout check rollouts.jsonl --no-adapter --max-flagged 0.05",
+    ),
     "replay": (
         "replay run1 --key release.pub --model snapshot",
         "replay evidence1 --stage parity-32k --key operator.pub --plan-key planner.pub",

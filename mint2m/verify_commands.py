@@ -1,4 +1,4 @@
-"""`mint2m verify run | chain | receipt | checkpoint | manifest | evidence`: evidence against the auditor's anchor."""
+"""`mint2m verify run | chain | training | receipt | checkpoint | manifest | evidence`: against the auditor's anchor."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def register(app: typer.Typer) -> None:
     group.command("checkpoint")(checkpoint)
     group.command("manifest")(manifest)
     group.command("evidence")(evidence)
+    group.command("training")(training)
     group.command("bundle")(bundle)
     group.command("signature")(signature)
     app.add_typer(group, name="verify")
@@ -113,6 +114,26 @@ def chain(
     with hash_bar() as progress:
         wanted = options(at, expect_plan, expect_nonce, expect_seal, expect_source, progress)
         return present(verify_chain(directory, anchor, chain_options(wanted, through, plan_key, known)), form, files)
+
+
+def training(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of an online training.")],
+    key: Key = None,
+    digest: Digest = None,
+    consistency_only: Consistency = False,
+    at: At = None,
+    form: Form = ReportFormat.TEXT,
+    report: Reports = None,
+) -> Outcome:
+    """Verify an online training: every step's run, the chain of steps, seeds, rewards. --digest is of its statement."""
+    from mint2m.hash_bar import hash_bar
+    from mint2m_verify.anchor import choose, options
+    from mint2m_verify.training.verify import verify_training
+
+    files = report_files(report)
+    anchor = choose(key=key, digest=digest, consistency_only=consistency_only)
+    with hash_bar() as progress:
+        return present(verify_training(directory, anchor, options(at, progress=progress)), form, files)
 
 
 def receipt(

@@ -2,6 +2,7 @@
 
 python tests/vectors/make.py bases      run the trainer (needs the trainer extra, about two minutes)
 python tests/vectors/make.py chain      run the seven stages of a promotion run (the same, some minutes)
+python tests/vectors/make.py training   run an online training of two steps (the same, about a minute)
 python tests/vectors/make.py witnesses  sign those bases under a fresh private root
 python tests/vectors/make.py cases      write every vector again from the bases
 python tests/vectors/make.py check      say whether the committed vectors are the ones this script makes
@@ -26,11 +27,13 @@ from maker import (
     cases_ranks,
     cases_receipt,
     cases_right,
+    cases_rollouts,
     cases_seal,
     cases_step,
+    cases_training,
     cases_tree,
 )
-from maker.case import CASES, HERE, check_chain, check_engine, committed, lay_out, write_case
+from maker.case import CASES, HERE, check_chain, check_engine, check_training, committed, lay_out, write_case
 
 #: Importing a module registers its vectors.
 MODULES = (
@@ -51,6 +54,8 @@ MODULES = (
     cases_chain_numbers,
     cases_chain_policy,
     cases_advantages,
+    cases_rollouts,
+    cases_training,
 )
 
 
@@ -65,6 +70,11 @@ def main(word: str) -> int:
 
         make_chain()
         return 0
+    if word == "training":
+        from maker.bases_training import make_training
+
+        make_training()
+        return 0
     if word == "witnesses":
         from maker.witnesses import make_witnesses
 
@@ -72,6 +82,7 @@ def main(word: str) -> int:
         return 0
     check_engine()
     check_chain()
+    check_training()
     made = {name: lay_out(case) for name, case in CASES.items()}
     if word == "cases":
         for name in committed().keys() - made.keys():
@@ -88,6 +99,6 @@ def main(word: str) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in ("bases", "chain", "witnesses", "cases", "check"):
+    if len(sys.argv) != 2 or sys.argv[1] not in ("bases", "chain", "training", "witnesses", "cases", "check"):
         raise SystemExit(__doc__)
     raise SystemExit(main(sys.argv[1]))

@@ -8,21 +8,17 @@ gradient. `active_clip` takes the rollout's old and reference log-probs, so both
 from __future__ import annotations
 
 import json
-import logging
 import os
 import secrets
-import socket
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-import torch.multiprocessing
-
-from mint2m_trainer.cluster.messages import FINDING_IDS, RankError, told_as_rank_error
+from mint2m_trainer.cluster.messages import told_as_rank_error
 from mint2m_trainer.contract.directory import new_directory, write_synced
+from mint2m_trainer.local_ranks import free_port, run_ranks
 from mint2m_trainer.model.policy import family_of
 from mint2m_trainer.optimizer import STANDARD_CONTRACT
 from mint2m_trainer.peft import WEIGHTS_NAME, read_adapter
@@ -41,14 +37,9 @@ from mint2m_verify.documents.inputs import (
     Topology,
 )
 from mint2m_verify.files import read_once
-from mint2m_verify.finding import FindingError, found
 
 Case = Literal["ratio1", "active_clip"]
 Gradient = Literal["exact", "detached", "conventional"]
-
-
-#: What a rank that stops writes into the run directory: the finding's id, the phase, and its own words.
-_FAULT = "fault-"
 
 
 class ExportError(Exception):
@@ -156,18 +147,17 @@ def on_local_ranks(work: Callable[[Update, RankInputs], None], inputs: RankInput
 
     Raises as `run_local`, where `work` tells of each fault as a `RankError`.
     """
-    logging.getLogger("torch.multiprocessing.spawn").setLevel(logging.ERROR)  # it tells of each process that it ends
-    try:
-        torch.multiprocessing.spawn(_rank, args=(inputs, work), nprocs=inputs.world_size, join=True)
-    except torch.multiprocessing.ProcessRaisedException as fault:
-        told = sorted(inputs.run_dir.glob(f"{_FAULT}*"), key=lambda path: path.stat().st_mtime_ns)
-        if not told:
-            raise
-        # The first to stop knows why; the others may only have missed it.
-        finding_id, stage, actual = told[0].read_text(encoding="utf-8").split("\n", 2)
-        refused = FindingError(found(finding_id, stage=stage, actual=actual))
-        refused.add_note(str(fault))
-        raise refused from fault
+    threads = max((os.cpu_count() or 1) // inputs.world_size, 1)
+    given = _Given(work=work, inputs=inputs)
+    run_ranks(_rank, given, world_size=inputs.world_size, threads=threads, folder=inputs.run_dir)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """What every local process gets: the work, and the inputs of rank 0."""
+
+    work: Callable[[Update, RankInputs], None]
+    inputs: RankInputs
 
 
 def _every_phase(update: Update, inputs: RankInputs) -> None:
@@ -176,27 +166,13 @@ def _every_phase(update: Update, inputs: RankInputs) -> None:
             update.run(phase)
 
 
-def _rank(rank: int, inputs: RankInputs, work: Callable[[Update, RankInputs], None]) -> None:
-    if not torch.cuda.is_available():
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        torch.set_num_threads(max((os.cpu_count() or 1) // inputs.world_size, 1))
-    inputs = replace(inputs, rank=rank)
+def _rank(rank: int, given: _Given) -> None:
+    inputs = replace(given.inputs, rank=rank)
     update = Update(inputs)
     try:
-        work(update, inputs)
-    except RankError as fault:
-        words = f"{FINDING_IDS[fault.cause]}\n{fault.phase}\nrank {rank}: {fault.kind}: {fault.text}"
-        (inputs.run_dir / f"{_FAULT}{rank}").write_text(words, encoding="utf-8")
-        raise
+        given.work(update, inputs)
     finally:
         update.close()
-
-
-def free_port() -> int:
-    """A port of the loopback address that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _profile(

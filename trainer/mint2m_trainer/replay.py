@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mint2m_trainer.parity_export import free_port, run_local
+from mint2m_trainer.local_ranks import free_port
+from mint2m_trainer.parity_export import run_local
 from mint2m_trainer.update import RankInputs
 from mint2m_verify import layout
 from mint2m_verify.anchor import Anchor, VerifyOptions

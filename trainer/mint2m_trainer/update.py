@@ -24,18 +24,15 @@ from mint2m_trainer import compat, evidence
 from mint2m_trainer.checkpoint import save_checkpoint
 from mint2m_trainer.comm.groups import Comm, close_comm, open_comm
 from mint2m_trainer.comm.ledger import Ledger, Position, Tag
-from mint2m_trainer.contract.positions import of_profile
 from mint2m_trainer.finite import check_finite
 from mint2m_trainer.instruments.watch import Watch
 from mint2m_trainer.kernels import Kernels, choose_kernels
-from mint2m_trainer.model.glm import Bounds
-from mint2m_trainer.model.policy import Policy, PolicySource, materialize
+from mint2m_trainer.model.policy import Policy, materialize
 from mint2m_trainer.optimizer import NORM_EPS, AdamWStep
 from mint2m_trainer.outputs import discard, present
 from mint2m_trainer.prefix.decisions import Decisions
-from mint2m_trainer.prefix.layout import Layout
-from mint2m_trainer.prefix.session import LocalLoss, Mode, Session, page_shape
-from mint2m_trainer.prefix.store import PAGE_ROWS, make_store
+from mint2m_trainer.prefix.session import LocalLoss, Mode, Session
+from mint2m_trainer.profiled import layout_of, policy_source, store_of
 from mint2m_trainer.rank_inputs import RankInputs, UpdateError
 from mint2m_trainer.records import Records, write_adapter_copy, write_scores, write_tensors
 from mint2m_trainer.resume.identity import Identity, profile_members, rollout_members
@@ -195,21 +192,8 @@ class Update:
 
     def _materialize(self, phase: str, _progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
         profile, comm = self._profile, _there(self._comm)
-        policy = self._policy = materialize(
-            PolicySource(
-                snapshot=self._inputs.snapshot,
-                adapter=self._inputs.adapter,
-                families=profile.lora.families,
-                rank=profile.lora.rank,
-                alpha=profile.lora.alpha,
-                seed=profile.lora.seed,
-                dtype=profile.model.dtype,
-                angle_dtype=profile.model.rope_angle_dtype,
-                positions=None if profile.model.positions is None else of_profile(profile.model.positions),
-                bounds=Bounds(head_tokens=profile.memory.head_tokens, expert_tokens=profile.memory.expert_tokens),
-            ),
-            comm,
-        )
+        source = policy_source(profile, snapshot=self._inputs.snapshot, adapter=self._inputs.adapter)
+        policy = self._policy = materialize(source, comm)
         self._optimizer = AdamWStep(
             policy.trainable(),
             profile.optimizer,
@@ -425,13 +409,8 @@ class Update:
             inner=policy.inner,
             comm=comm,
             kernels=kernels,
-            layout=Layout(chunk=profile.prefix.chunk_tokens, cp=comm.size, rank=comm.rank, route=profile.prefix.route),
-            store=make_store(
-                profile.memory.store or "memory",
-                page_shape(policy.inner),
-                page_rows=profile.memory.page_rows or PAGE_ROWS,
-                device=compat.device(),
-            ),
+            layout=layout_of(profile, comm),
+            store=store_of(profile, policy.inner),
             decisions=Decisions(profile.prefix.decisions),
             mode=mode,
             prompt=torch.tensor(rollout.prompt_tokens, dtype=torch.int64, device=compat.device()),

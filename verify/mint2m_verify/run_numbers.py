@@ -16,6 +16,7 @@ from mint2m_verify.recompute import scores as score_checks
 from mint2m_verify.recompute import step as step_checks
 from mint2m_verify.recompute.grpo import TokenLosses, token_weights
 from mint2m_verify.recompute.tensors import read_tensors
+from mint2m_verify.rewards import computable
 from mint2m_verify.run_documents import RunDocuments
 from mint2m_verify.sessions import Facts, Near
 
@@ -85,7 +86,8 @@ def _scores(log: Findings, documents: RunDocuments) -> tuple[TokenLosses, ...] |
     needs = (layout.SCORES, layout.ROLLOUT, layout.PAYLOAD, layout.PROFILE)
     if scores is not None and rollout is not None and payload is not None:
         check = score_checks.check_rewards(scores.document, rollout.document, payload.document)
-        log.judge("rewards from the response text", Standing.DERIVED, check, sources=needs)
+        standing = Standing.DERIVED if computable(payload.document.reward_rule) else Standing.ATTESTED_ONLY
+        log.judge("rewards from the response text", standing, check, sources=needs)
     else:
         log.not_reached("rewards from the response text", needs)
     if scores is None or rollout is None or profile is None:

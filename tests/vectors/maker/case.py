@@ -11,14 +11,15 @@ from typing import Any
 from maker.chain_forge import Chain
 from maker.forge import HERE, KEY_OF_BASE, KEYS, Run, read_base
 from maker.splice import Piece, apply, pieces
+from maker.training_forge import Training
 
 #: Directories beside the vectors that are none.
 NOT_CASES = frozenset({"bases", "maker", KEYS.name, "__pycache__"})
 
 Change = Callable[[Run], None]
 
-#: The base that is a promotion chain and no run.
-CHAIN = "chain"
+#: The base that is a promotion chain and no run, and the one that is an online training.
+CHAIN, TRAINING = "chain", "training"
 
 VERIFY_RUN = ("verify", "run", "{run}", "--key", "{keys}/{key}.pub")
 
@@ -104,7 +105,8 @@ def lay_out(case: Case) -> dict[str, bytes]:
 def _base(name: str | None) -> Run:
     if name is None:
         return Run(base="", files={})
-    return Chain.of(name) if name == CHAIN else Run.of(name)
+    kinds: dict[str, type[Run]] = {CHAIN: Chain, TRAINING: Training}
+    return kinds.get(name, Run).of(name)
 
 
 def _pretty(changes: dict[str, list[Piece]]) -> bytes:
@@ -152,6 +154,17 @@ def check_chain() -> None:
     different = [path for path, raw in read_base(CHAIN).items() if chain.files[path] != raw]
     if different:
         raise SystemExit(f"{CHAIN}: following an untouched chain changed {', '.join(different)}")
+
+
+def check_training() -> None:
+    """The same of the training and of each of its runs."""
+    training = Training.of(TRAINING)
+    for step in training.numbers:
+        training.edit_run(step, lambda _run: None)
+    training.follow()
+    different = [path for path, raw in read_base(TRAINING).items() if training.files[path] != raw]
+    if different:
+        raise SystemExit(f"{TRAINING}: following an untouched training changed {', '.join(different)}")
 
 
 def _seal(base: str) -> str:

@@ -308,7 +308,7 @@ class Run:
         }
         if change is not None:
             change(statement)
-        made = bundle(rfc8785.dumps(statement), load_key(key or KEY_OF_BASE[self.base]))
+        made = bundle(rfc8785.dumps(statement), load_key(key or KEY_OF_BASE.get(self.base, "release")))
         if bundled is not None:
             bundled(made)
         self.put(SEAL, made)

@@ -40,6 +40,7 @@ class Task:
     ground_truth: str
     responses: tuple[str, ...]
     distribution: Distribution
+    reward_rule: str = REWARD_RULE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +92,15 @@ def build_fixture(directory: Path, task: Task, target: Target, scores: RolloutSc
         FindingError: `file.exists` where one of the three is there already, or what the verifier refuses in the
             result (`fixture.*`, `schema.*`); then nothing was written.
     """
+    return write_fixture(directory, *assemble(task, target, scores))
+
+
+def write_fixture(directory: Path, files: FixtureBytes, checked: CheckedFixture) -> CheckedFixture:
+    """Write the three files of an assembled fixture, the fixture last; raises `FindingError` (`file.exists`)."""
     paths = [directory / name for name in (PAYLOAD_NAME, ROLLOUT_NAME, FIXTURE_NAME)]
     for path in paths:
         if path.exists() or path.is_symlink():
             raise FindingError(found("file.exists", file=str(path)))
-    files, checked = assemble(task, target, scores)
     directory.mkdir(parents=True, exist_ok=True)
     for path, raw in zip(paths, (files.payload, files.rollout, files.fixture), strict=True):
         write_atomic(path, raw)
@@ -110,27 +115,38 @@ def assemble(task: Task, target: Target, scores: RolloutScores | None = None) ->
         tokenizer="utf8-bytes",
         prompt_text=task.prompt,
         ground_truth=task.ground_truth,
-        reward_rule=REWARD_RULE,
+        reward_rule=task.reward_rule,
     )
     rollout = Rollout(
         prompt_tokens=tuple(task.prompt.encode("utf-8")),
         responses=responses,
-        rewards=tuple(reward(REWARD_RULE, text, task.ground_truth) for text in task.responses),
+        rewards=tuple(reward(task.reward_rule, text, task.ground_truth) for text in task.responses),
         old_logprobs=scores.old,
         ref_logprobs=scores.ref,
     )
+    return bind(payload, rollout, target, task.distribution)
+
+
+def bind(
+    payload: TrainingPayload, rollout: Rollout, target: Target, distribution: Distribution
+) -> tuple[FixtureBytes, CheckedFixture]:
+    """The three documents' bytes where the first two are given, accepted by the verifier's own check.
+
+    Raises:
+        FindingError: what that check refuses (`fixture.*`, `schema.*`).
+    """
     payload_raw, rollout_raw = payload.encode(), rollout.encode()
     fixture = TrainingFixture(
         model=FixtureModel(revision=target.revision, manifest_sha256=target.manifest_sha256),
         policy_sha256=target.policy_sha256,
         profile_sha256=target.profile_sha256,
-        distribution=task.distribution,
+        distribution=distribution,
         payload=FileRef.of(PAYLOAD_NAME, payload_raw),
         rollout=FileRef.of(ROLLOUT_NAME, rollout_raw),
         shape=FixtureShape(
             vocab_size=target.vocab_size,
             prompt_tokens=len(rollout.prompt_tokens),
-            response_tokens=tuple(len(tokens) for tokens in responses),
+            response_tokens=tuple(len(tokens) for tokens in rollout.responses),
         ),
     )
     files = FixtureBytes(fixture=fixture.encode(), payload=payload_raw, rollout=rollout_raw)

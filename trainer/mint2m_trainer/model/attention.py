@@ -78,6 +78,8 @@ class PrefixAttention(MLASelfAttention):
 
     def _reach(self, query: IndexQuery, keys: Tensor, passage: Passage) -> Reach:
         top_k, layer = self._spec.index_top_k, self._layer
+        if passage.continuation is not None:
+            return passage.continuation.reach(query, keys, passage, layer)
         chosen = passage.tape.rows(layer, lambda: choose_rows(query, keys, passage, layer=layer, top_k=top_k))
         made = FetchReach if passage.places.layout.route == "fetch" else MergeReach
         return made(chosen, passage, self._spec, self._page_dtype, layer)

@@ -70,14 +70,26 @@ class PrefixModel(GPTModel):
         Returns:
             log p(target) of each row, [T], or None.
         """
-        with self.seam.carry(passage):
-            embedded = self.embedding(input_ids=tokens[None], position_ids=passage.positions[None])
-            hidden = self.decoder(hidden_states=embedded, attention_mask=None)  # [T, 1, hidden]
+        hidden = self._hidden(tokens, passage)
         if targets is None:
             return None
-        return selected_logprobs(
-            lambda part: self.output_layer(part)[0], hidden.squeeze(1), targets, self.bounds.head_tokens
-        )
+        return selected_logprobs(lambda part: self.output_layer(part)[0], hidden, targets, self.bounds.head_tokens)
+
+    def logits(self, tokens: Tensor, passage: Passage) -> Tensor:
+        """Logits of the token after each of these, [T, V]; for passages of a few tokens.
+
+        Args:
+            tokens: [T] int64, T = passage.share.rows.
+        """
+        logits: Tensor = self.output_layer(self._hidden(tokens, passage))[0]
+        return logits
+
+    def _hidden(self, tokens: Tensor, passage: Passage) -> Tensor:
+        """[T, hidden], after the final norm."""
+        with self.seam.carry(passage):
+            embedded = self.embedding(input_ids=tokens[None], position_ids=passage.positions[None])
+            hidden: Tensor = self.decoder(hidden_states=embedded, attention_mask=None)  # [T, 1, hidden]
+        return hidden.squeeze(1)
 
     @contextmanager
     def base_only(self) -> Iterator[None]:

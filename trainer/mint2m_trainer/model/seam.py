@@ -19,6 +19,7 @@ from torch import Tensor
 from mint2m_trainer.comm.groups import Comm
 from mint2m_trainer.comm.ledger import Tag
 from mint2m_trainer.kernels import Kernels, KeyBlock
+from mint2m_trainer.model.indexer import IndexQuery
 from mint2m_trainer.model.position import Rotation
 from mint2m_trainer.prefix.layout import Places, Share
 
@@ -62,6 +63,14 @@ class Reach(Protocol):
         Returns:
             [T, H, kv_rank].
         """
+        ...
+
+
+class Continuation(Protocol):
+    """Responses under way, whose rows lie beside the pages; see `sampling.continuation`."""
+
+    def reach(self, query: IndexQuery, keys: Tensor, passage: Passage, layer: int) -> Reach:
+        """How this step's queries reach what a full-indexer layer selects for them; `keys` [count, W] are kept."""
         ...
 
 
@@ -112,6 +121,7 @@ class Passage:
     rows_only: bool  # nothing behind the last layer's rows is wanted
     layers: list[LayerRows] = field(default_factory=list)
     reach: Reach | None = None  # to the rows that the last full indexer chose
+    continuation: Continuation | None = None  # in a step of decoding
 
     @property
     def share(self) -> Share:

@@ -32,6 +32,8 @@ from mint2m_trainer.prefix.reverse import ReverseReport, reverse_prefix
 from mint2m_trainer.prefix.rows import ChunkRows, PageShape, PrefixError, RowStore, Witness
 from mint2m_trainer.prefix.view import PrefixView
 from mint2m_trainer.resume.passes import Keeping, KeptCapture, KeptChunk, KeptReverse
+from mint2m_trainer.sampling.decode import Ground, Sampled, decode
+from mint2m_verify.documents.sampling import SamplingParameters
 
 Mode = Literal["exact", "detached", "conventional"]
 Progress = Callable[[int, int], None]
@@ -102,12 +104,12 @@ class Session:
         Args:
             model: what to call: the model or its DDP wrapper.
             inner: the model itself.
-            prompt: [P] int64; responses: each [R] int64, R >= 1.
+            prompt: [P] int64; responses: each [R] int64, R >= 1; none in a session that only samples.
             weights: the digest of the weights now; pages are valid under one value only.
             label: names the session's passes in the ledger.
             keeping: where capture and reverse keep their work, and go on from it; None keeps nothing.
         """
-        if prompt.numel() < 1 or not responses or min(len(r) for r in responses) < 1:
+        if prompt.numel() < 1 or any(len(r) < 1 for r in responses):
             raise PrefixError("a session needs a prompt and responses of at least one token")
         self._model, self._inner, self._comm, self._kernels = model, inner, comm, kernels
         self._layout, self._store, self._decisions, self._mode = layout, store, decisions, mode
@@ -186,6 +188,34 @@ class Session:
         self._check()
         logp, share, first = self._forward(response, f"{self._label}.score", exact=False)
         return self._collect(logp, share, first, f"{self._label}.score")
+
+    def sample(
+        self,
+        parameters: SamplingParameters,
+        seeds: Sequence[int],
+        progress: Progress = lambda _done, _total: None,
+    ) -> tuple[Sampled, ...]:
+        """Draw a response for each seed from the captured prefix, the same on every rank; the pages stay as they are.
+
+        Raises:
+            PrefixError: there are no pages, or they are not those of these weights.
+            SamplingError: see `sampling.decode`.
+        """
+        self._enter({Stage.CAPTURED}, Stage.CAPTURED)
+        if self._mode == "conventional":
+            raise PrefixError("a conventional session has no pages to sample from")
+        self._check()
+        ground = Ground(
+            inner=self._inner,
+            comm=self._comm,
+            kernels=self._kernels,
+            layout=self._layout,
+            prefix=self._view(exact=False),
+            prompt=self._prompt,
+            chunks=len(self.chunks),
+            phase=f"{self._label}.sample",
+        )
+        return decode(ground, parameters, seeds, progress)
 
     def replay(self, response: int, loss_of: LossOf) -> ReplayResult:
         """Run a response with autograd and go backward; gradient lands in adapters and, if exact, in pages."""

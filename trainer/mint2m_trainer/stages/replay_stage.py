@@ -17,7 +17,8 @@ from typing import Literal
 import numpy as np
 
 from mint2m_trainer.cluster.messages import told_as_rank_error
-from mint2m_trainer.parity_export import free_port, on_local_ranks, run_local
+from mint2m_trainer.local_ranks import free_port
+from mint2m_trainer.parity_export import on_local_ranks, run_local
 from mint2m_trainer.replay import Numbers, Tolerance, compare, numbers_of, snapshot_of
 from mint2m_trainer.stages.actor_worker import loaded_tensors
 from mint2m_trainer.update import RankInputs, Update

@@ -34,6 +34,8 @@ MODULES = (
     "receipt",
     "explain",
     "fixture",
+    "rollout",
+    "training",
     "parity",
     "diff",
     "evidence",

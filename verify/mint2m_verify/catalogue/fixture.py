@@ -128,6 +128,25 @@ ENTRIES = (
         explanation="Rewards are only accepted where the verifier can compute them itself. Rules are versioned by name.",
     ),
     Entry(
+        id="fixture.reward-rule-absent",
+        verdict=Verdict.BLOCKED,
+        message="the reward rule is a plugin that is not installed here",
+        explanation=(
+            "The payload names a rule of the user's own, `plugin:NAME/vN`. Exactly one installed package must declare it under\n"
+            "the entry point group `mint2m.rewards`. Training cannot give rewards without it; an auditor without it is told that\n"
+            "the rewards are the operator's word."
+        ),
+    ),
+    Entry(
+        id="fixture.reward-rule-failed",
+        verdict=Verdict.FAILED,
+        message="the reward rule gave no number",
+        explanation=(
+            "A user's own reward rule raised an error, or returned something that is not a finite number. A rule is a pure\n"
+            "function of a response's text and the ground truth and has an answer for every text."
+        ),
+    ),
+    Entry(
         id="fixture.advantages-not-permitted",
         verdict=Verdict.FAILED,
         message="the rollout brings advantages that the profile does not take",

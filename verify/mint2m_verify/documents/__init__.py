@@ -32,6 +32,8 @@ from mint2m_verify.documents.records import (
     TrainingReceipt,
 )
 from mint2m_verify.documents.release import Release
+from mint2m_verify.documents.rollout_record import RolloutRecord
+from mint2m_verify.documents.training import OnlineDeployment, Training, TrainingPlan, TrainingRow, TrainingStep
 from mint2m_verify.documents.trust_policy import TrustPolicy
 from mint2m_verify.documents.validation import (
     FixtureSet,
@@ -60,6 +62,7 @@ __all__ = [
     "LoadedTensors",
     "LogProof",
     "ModelManifest",
+    "OnlineDeployment",
     "OptimizerContract",
     "OwnershipEvent",
     "PhaseEvidence",
@@ -71,6 +74,7 @@ __all__ = [
     "Release",
     "ResponseScores",
     "Rollout",
+    "RolloutRecord",
     "RunProfile",
     "RuntimeIdentity",
     "Scores",
@@ -78,9 +82,13 @@ __all__ = [
     "StageRanks",
     "StageRecord",
     "StageValidation",
+    "Training",
     "TrainingFixture",
     "TrainingPayload",
+    "TrainingPlan",
     "TrainingReceipt",
+    "TrainingRow",
+    "TrainingStep",
     "TreeEntry",
     "TrustPolicy",
     "ValidationPlan",

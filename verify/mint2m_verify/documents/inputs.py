@@ -273,7 +273,7 @@ class TrainingPayload(Document):
     tokenizer: Literal["utf8-bytes"]
     prompt_text: str
     ground_truth: str
-    reward_rule: Literal["answer-exact/v1"]
+    reward_rule: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from mint2m_verify.recompute.grpo import (
     token_losses,
     token_weights,
 )
-from mint2m_verify.rewards import response_text, reward
+from mint2m_verify.rewards import computable, response_text, reward
 
 _FILE = layout.SCORES
 
@@ -74,8 +74,11 @@ def check_identity(scores: Scores, rollout: Rollout, profile: RunProfile) -> Che
 
 
 def check_rewards(scores: Scores, rollout: Rollout, payload: TrainingPayload) -> Check:
-    """Each reward again from the bytes of its response."""
+    """Each reward again from the bytes of its response; of a rule that is not installed here, as in the rollout."""
     words: list[str] = []
+    if not computable(payload.reward_rule):
+        yield from _same("/rewards", list(rollout.rewards), list(scores.rewards))
+        return f"as in the rollout; {payload.reward_rule} is not installed here"
     for g, tokens in enumerate(rollout.responses):
         try:
             right = reward(payload.reward_rule, response_text(tokens), payload.ground_truth)

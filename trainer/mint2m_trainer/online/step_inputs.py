@@ -1,0 +1,83 @@
+"""The inputs of one step's run: what was drawn, written as the fixture, profile and deployment of an ordinary run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from mint2m_trainer.contract.fixture import FIXTURE_NAME, Target, bind, write_fixture
+from mint2m_trainer.online.setting import Setting
+from mint2m_verify.canonical import sha256_hex
+from mint2m_verify.documents import Rollout, TrainingPayload
+from mint2m_verify.documents.inputs import Deployment, ModelSource, PinnedFile, Signer
+from mint2m_verify.documents.training import Attempt, TrainingRow, TrainingStep
+from mint2m_verify.files import read_once, write_atomic
+from mint2m_verify.training.rules import step_profile
+
+
+def write_inputs(folder: Path, setting: Setting, step: TrainingStep, adapter: Path | None) -> Path:
+    """Write them into an empty folder; the deployment file.
+
+    Args:
+        adapter: what the step starts from, by `step.policy_sha256`; None for a fresh one.
+
+    Raises:
+        FindingError: what the verifier refuses in the fixture.
+    """
+    attempt = step.attempts[-1]
+    row = setting.rows[attempt.row]
+    profile = step_profile(setting.profile, len(row.text.encode("utf-8")))
+    profile_raw = profile.encode()
+    write_atomic(folder / "profile.json", profile_raw)
+    target = Target(
+        revision=setting.plan.model.revision,
+        manifest_sha256=setting.plan.model.manifest_sha256,
+        vocab_size=setting.vocab_size,
+        profile_sha256=sha256_hex(profile_raw),
+        policy_sha256=step.policy_sha256,
+    )
+    write_fixture(folder, *bind(*_drawn(setting, row, attempt), target, setting.deployment.distribution))
+    deployment = Deployment(
+        kind="training",
+        name=setting.plan.name,
+        hardware_class=setting.plan.hardware_class,
+        ray_address="local",
+        node_ips=("127.0.0.1",),
+        accelerators_per_node=setting.deployment.ranks_on_this_machine,
+        image=None,
+        model=ModelSource(
+            snapshot=str(setting.snapshot.resolve()),
+            revision=setting.plan.model.revision,
+            model_manifest_sha256=setting.plan.model.manifest_sha256,
+        ),
+        adapter=None if adapter is None else str(adapter.resolve()),
+        fixture=PinnedFile(path=FIXTURE_NAME, sha256=sha256_hex(read_once(folder / FIXTURE_NAME))),
+        profile=PinnedFile(path="profile.json", sha256=sha256_hex(profile_raw)),
+        runtime_identity=None,
+        sbom=None,
+        image_provenance=None,
+        authorization_grant=None,
+        output_root=".",
+        signer=Signer(kind="ephemeral"),
+    )
+    path = folder / "deployment.json"
+    write_atomic(path, (json.dumps(deployment.value(), indent=2) + "\n").encode("utf-8"))
+    return path
+
+
+def _drawn(setting: Setting, row: TrainingRow, attempt: Attempt) -> tuple[TrainingPayload, Rollout]:
+    """Payload and rollout of a group, token by token: bytes that are no text stay what they are."""
+    payload = TrainingPayload(
+        tokenizer="utf8-bytes",
+        prompt_text=row.text,
+        ground_truth=row.ground_truth,
+        reward_rule=setting.plan.reward_rule,
+    )
+    rollout = Rollout(
+        prompt_tokens=tuple(row.text.encode("utf-8")),
+        responses=tuple(response.tokens for response in attempt.responses),
+        rewards=tuple(response.reward for response in attempt.responses),
+        old_logprobs=tuple(response.logprobs for response in attempt.responses),
+        ref_logprobs=None,
+    )
+    return payload, rollout

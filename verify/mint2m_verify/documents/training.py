@@ -1,0 +1,126 @@
+"""An online training: what it is to do, what each step drew, and how its steps hang together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from mint2m_verify.documents.base import Document, FileRef
+from mint2m_verify.documents.inputs import Distribution, FixtureModel, HardwareClass, ModelSource, PinnedFile
+from mint2m_verify.documents.sampling import Finish, SamplingParameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlineDeployment(Document):
+    """With what an online training runs on this machine; written by the operator."""
+
+    NAME: ClassVar[str] = "online-deployment"
+
+    name: str
+    seed: int
+    hardware_class: HardwareClass
+    ranks_on_this_machine: int
+    model: ModelSource
+    adapter: str | None
+    profile: PinnedFile
+    dataset: PinnedFile
+    reward_rule: str
+    sampling: SamplingParameters
+    rows_per_step: int
+    logprob_bound: float
+    distribution: Distribution
+    signing_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRow(Document):
+    """One line of a dataset."""
+
+    NAME: ClassVar[str] = "training-row"
+
+    prompt: str
+    question: str
+    ground_truth: str
+
+    @property
+    def text(self) -> str:
+        """What the policy is given."""
+        return f"{self.prompt}\n\n{self.question}\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPlan(Document):
+    """What is fixed before the first step. `profile.context.prompt_tokens` gives way to each row's length."""
+
+    NAME: ClassVar[str] = "training-plan"
+
+    name: str
+    seed: int
+    steps: int
+    source_sha256: str
+    hardware_class: HardwareClass
+    model: FixtureModel
+    policy_sha256: str | None
+    profile: FileRef
+    dataset: FileRef
+    rows: int
+    reward_rule: str
+    sampling: SamplingParameters
+    rows_per_step: int
+    logprob_bound: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnResponse:
+    """`logprobs` are of the policy, one for each token, without temperature, top-p and top-k."""
+
+    seed: int
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: Finish
+    reward: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What one row gave. Digests of adapter and pages are the same on every rank, those of base weights are not."""
+
+    row: int
+    pages_sha256: str
+    pages_adapter_sha256: str
+    adapter_sha256: str
+    weights_sha256: tuple[str, ...]
+    responses: tuple[DrawnResponse, ...]
+    signal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingStep(Document):
+    """One step before its update; the last attempt is the group that is trained on."""
+
+    NAME: ClassVar[str] = "training-step"
+
+    step: int
+    plan_sha256: str
+    parent: str | None
+    policy_sha256: str | None
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedStep:
+    """A step's file, the digest of its run's seal payload, and the root digest of the adapter that it left."""
+
+    step: FileRef
+    seal_sha256: str
+    policy_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training(Document):
+    """A finished training."""
+
+    NAME: ClassVar[str] = "training"
+
+    plan: FileRef
+    steps: tuple[FinishedStep, ...]

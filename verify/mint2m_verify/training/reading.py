@@ -1,0 +1,156 @@
+"""The files of a training directory outside its runs, each opened once; and the documents of one step's run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mint2m_verify import layout
+from mint2m_verify.canonical import sha256_hex
+from mint2m_verify.documents import RankSessions, Rollout, RunProfile, Scores, TrainingFixture, TrainingPayload
+from mint2m_verify.documents.manifests import FileManifest
+from mint2m_verify.documents.plan import Plan
+from mint2m_verify.documents.training import TrainingPlan, TrainingRow, TrainingStep
+from mint2m_verify.files import read_once
+from mint2m_verify.finding import Finding, FindingError, found
+from mint2m_verify.run import Examined
+from mint2m_verify.training import places
+from mint2m_verify.training.rows import DATASET_LIMIT, read_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promised:
+    """The plan with what it binds."""
+
+    plan: TrainingPlan
+    sha256: str
+    profile: RunProfile
+    rows: tuple[TrainingRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStep:
+    """A step's own file."""
+
+    number: int
+    document: TrainingStep
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRun:
+    """The documents of a step's run that the chain rests on, as `verify run` read them."""
+
+    plan: Plan
+    profile: RunProfile
+    fixture: TrainingFixture
+    payload: TrainingPayload
+    rollout: Rollout
+    scores: Scores
+    sessions: RankSessions
+    adapter: FileManifest
+    seal_sha256: str
+
+
+def read_promised(root: Path) -> Promised:
+    """The plan, and the profile and dataset that it names.
+
+    Raises:
+        FindingError: `file.*`, `json.*`, `schema.*`, `training.*`.
+    """
+    raw = read_once(root / places.PLAN, name=places.PLAN)
+    plan = TrainingPlan.parse(raw, file=places.PLAN)
+    parts = {
+        "profile": (places.PROFILE, read_once(root / places.PROFILE, name=places.PROFILE)),
+        "dataset": (places.DATASET, read_once(root / places.DATASET, name=places.DATASET, limit=DATASET_LIMIT)),
+    }
+    for member, (path, part) in parts.items():
+        reference = getattr(plan, member)
+        if (reference.path, reference.sha256, reference.size) != (path, sha256_hex(part), len(part)):
+            expected = f"{reference.path}, {reference.size} bytes, {reference.sha256}"
+            actual = f"{path}, {len(part)} bytes, {sha256_hex(part)}"
+            raise FindingError(found("training.input-changed", file=path, expected=expected, actual=actual))
+    rows = read_rows(parts["dataset"][1], file=places.DATASET)
+    if len(rows) != plan.rows:
+        raise FindingError(
+            found(
+                "training.input-changed",
+                file=places.DATASET,
+                expected=f"{plan.rows} rows, from the plan",
+                actual=str(len(rows)),
+            )
+        )
+    profile = RunProfile.parse(parts["profile"][1], file=places.PROFILE, canonical_form=False)
+    return Promised(plan=plan, sha256=sha256_hex(raw), profile=profile, rows=rows)
+
+
+def read_step(root: Path, number: int) -> ReadStep:
+    """A step's file; raises `FindingError` (`file.*`, `json.*`, `schema.*`)."""
+    path = places.step_file(number)
+    raw = read_once(root / path, name=path)
+    return ReadStep(number=number, document=TrainingStep.parse(raw, file=path), sha256=sha256_hex(raw), size=len(raw))
+
+
+def step_run(examined: Examined, seal_sha256: str | None) -> StepRun | None:
+    """The run's documents; None where one could not be read, for which `verify run` has a finding."""
+    documents = examined.documents
+    adapter = documents.manifest(layout.ADAPTER_MANIFEST)
+    if (
+        documents.plan is None
+        or documents.profile is None
+        or documents.fixture is None
+        or documents.payload is None
+        or documents.rollout is None
+        or documents.scores is None
+        or documents.sessions is None
+        or adapter is None
+        or seal_sha256 is None
+    ):
+        return None
+    return StepRun(
+        plan=documents.plan.document,
+        profile=documents.profile.document,
+        fixture=documents.fixture.document,
+        payload=documents.payload.document,
+        rollout=documents.rollout.document,
+        scores=documents.scores.document,
+        sessions=documents.sessions.document,
+        adapter=adapter.document,
+        seal_sha256=seal_sha256,
+    )
+
+
+def unexpected(root: Path) -> Iterator[Finding]:
+    """Whatever lies in the directory outside its runs and has no place there."""
+    known = {places.PLAN, places.TRAINING, places.PROFILE, places.DATASET, places.STATEMENT}
+    folders = {"inputs", "attestations", places.STEPS}
+    for path in _below(root, root, folders):
+        name = path.relative_to(root).as_posix()
+        if name in known or name in places.NO_EVIDENCE:
+            continue
+        parts = name.split("/")
+        number = places.step_of(parts[1]) if parts[0] == places.STEPS and len(parts) > 1 else None
+        if number is not None and (len(parts) == 2 or name in (places.step_file(number), places.run_folder(number))):
+            continue
+        yield found("tree.file-unexpected", file=name)
+
+
+def _below(root: Path, folder: Path, into: set[str]) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        name = path.relative_to(root).as_posix()
+        parent = path.parent.relative_to(root).as_posix()
+        goes_in = name in into or (parent == places.STEPS and places.step_of(path.name) is not None)
+        if goes_in and path.is_dir() and not path.is_symlink():
+            yield from _below(root, path, into)
+        else:
+            yield path
+
+
+def steps_present(root: Path) -> tuple[int, ...]:
+    """Numbers of the step folders, ascending."""
+    folder = root / places.STEPS
+    if not folder.is_dir():
+        return ()
+    return tuple(sorted(number for path in folder.iterdir() if (number := places.step_of(path.name)) is not None))

@@ -1,0 +1,365 @@
+"""`mint2m verify training DIR`: every step of an online training, and that the steps are one training.
+
+The rule: each step's run is judged as `verify run` judges any run, by the same anchor; then the steps against the plan
+that was fixed before them and against each other; last the statement over all of them. Every check runs whatever came
+before. A training that is not finished is told apart from one that is wrong: what is there may hold, and is not all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mint2m_verify.anchor import (
+    CONSISTENT_MODE,
+    Anchor,
+    ConsistencyOnly,
+    DigestAnchor,
+    KeyAnchor,
+    NoAnchor,
+    VerifyOptions,
+    check_outside_of,
+)
+from mint2m_verify.canonical import sha256_hex
+from mint2m_verify.chain.vouching import by_key
+from mint2m_verify.documents.base import FileRef
+from mint2m_verify.documents.training import FinishedStep, Training
+from mint2m_verify.files import read_once
+from mint2m_verify.finding import Finding, FindingError, NamedDigest, Report, Standing, Trust, found
+from mint2m_verify.findings import Check, Findings
+from mint2m_verify.policy.anchor import PolicyAnchor
+from mint2m_verify.rewards import computable
+from mint2m_verify.run import examine_run
+from mint2m_verify.seal import short
+from mint2m_verify.signing import key_id
+from mint2m_verify.statement import BUNDLE_LIMIT, parse_bundle
+from mint2m_verify.training import places, step_check
+from mint2m_verify.training.reading import (
+    Promised,
+    ReadStep,
+    StepRun,
+    read_promised,
+    read_step,
+    step_run,
+    steps_present,
+    unexpected,
+)
+from mint2m_verify.training.statement import training_payload
+
+_NOT_CHECKED = (
+    "that the policy gives these log-probs and would have drawn these tokens (a replay of each run shows the former)",
+    "that the plan was written before the first step: order is by digests, and only the signer knows when",
+    "when the steps took place: times are the operator's word",
+    "that each rank ran once, on the hardware that it names (the operator's word)",
+    f"what lies in {' and '.join(f'{name}/' for name in places.NO_EVIDENCE)}",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verified:
+    """A step that could be read: its file, its run's documents, and what the next step must go on from."""
+
+    step: ReadStep
+    run: StepRun
+
+    def finished(self) -> FinishedStep:
+        """How the training's own file must name it."""
+        path = places.step_file(self.step.number)
+        return FinishedStep(
+            step=FileRef(path=path, sha256=self.step.sha256, size=self.step.size),
+            seal_sha256=self.run.seal_sha256,
+            policy_sha256=self.run.adapter.root_sha256,
+        )
+
+
+def verify_training(root: Path, anchor: Anchor, options: VerifyOptions) -> Report:
+    """Everything that can be established offline about the training directory `root`.
+
+    Args:
+        anchor: a key answers for every run's seal and for the training's statement, a digest for that statement's
+            payload.
+
+    Raises:
+        FindingError: `root` is no directory, or the anchor is a policy.
+    """
+    if isinstance(anchor, PolicyAnchor):
+        raise FindingError(found("usage.invalid", expected="--key, --digest or --consistency-only", actual="--policy"))
+    if not root.exists():
+        raise FindingError(found("input.missing", file=str(root)))
+    if not root.is_dir():
+        raise FindingError(found("input.not-a-directory", file=str(root)))
+    log = Findings()
+    log.add(check_outside_of(anchor, root))
+    log.judge("nothing that has no place in a training", Standing.CHECKED, _all_known(root))
+    promised = _promised(log, root)
+    if promised is None:
+        log.not_reached("every step as planned", (places.PLAN,))
+        return _report(root, anchor, options, log, None, (), None)
+    verified = _steps(log, root, promised, anchor, options)
+    payload = _statement(log, root, promised, verified, anchor)
+    return _report(root, anchor, options, log, promised, verified, payload)
+
+
+def _all_known(root: Path) -> Check:
+    yield from unexpected(root)
+    return "nothing else is there"
+
+
+def _promised(log: Findings, root: Path) -> Promised | None:
+    held: list[Promised] = []
+
+    def read() -> Check:
+        try:
+            held.append(read_promised(root))
+        except FindingError as fault:
+            yield fault.finding
+            return "unreadable"
+        plan = held[0].plan
+        return f"{plan.steps} steps over {plan.rows} rows, seed {plan.seed}, {plan.reward_rule}"
+
+    log.judge("plan, profile and dataset", Standing.CHECKED, read())
+    return held[0] if held else None
+
+
+def _steps(
+    log: Findings, root: Path, promised: Promised, anchor: Anchor, options: VerifyOptions
+) -> tuple[_Verified | None, ...]:
+    present = steps_present(root)
+    last = max(present, default=-1)
+    verified: list[_Verified | None] = []
+    before: step_check.Before | None = step_check.Before(parent=None, policy_sha256=promised.plan.policy_sha256, row=0)
+    for number in range(max(promised.plan.steps, last + 1)):
+        if number not in present:
+            gap = number < last or (root / places.TRAINING).exists()
+            log.judge(f"step {number}", Standing.CHECKED, _absent(number, gap=gap))
+            verified.append(None)
+            before = None
+            continue
+        if number >= promised.plan.steps:
+            log.judge(f"step {number}", Standing.CHECKED, _unplanned(number, promised.plan.steps))
+        one = _step(log, root, number, promised, before, anchor, options)
+        verified.append(one)
+        before = None if one is None else _after(one, before, promised)
+    return tuple(verified)
+
+
+def _after(one: _Verified, before: step_check.Before | None, promised: Promised) -> step_check.Before | None:
+    if before is None:
+        return None
+    row = (before.row + len(one.step.document.attempts)) % promised.plan.rows
+    return step_check.Before(parent=one.run.seal_sha256, policy_sha256=one.run.adapter.root_sha256, row=row)
+
+
+def _step(
+    log: Findings,
+    root: Path,
+    number: int,
+    promised: Promised,
+    before: step_check.Before | None,
+    anchor: Anchor,
+    options: VerifyOptions,
+) -> _Verified | None:
+    """One step; None where its files cannot be read, for which there is a finding."""
+    run = _run(log, root, number, anchor, options)
+    name, file = f"step {number}", places.step_file(number)
+    try:
+        step = read_step(root, number)
+    except FindingError as fault:
+        log.unreadable(file, (fault.finding,))
+        log.not_reached(f"{name}: as planned", (file,))
+        return None
+    log.judge(f"{name}: seeds, ends and log-probs", Standing.CHECKED, step_check.check_draws(promised, step))
+    standing = Standing.DERIVED if computable(promised.plan.reward_rule) else Standing.ATTESTED_ONLY
+    log.judge(f"{name}: rewards from the text", standing, step_check.check_rewards(promised, step))
+    if before is not None:
+        log.judge(f"{name}: rows in order", Standing.CHECKED, step_check.check_search(promised, step, before))
+    else:
+        log.not_reached(f"{name}: rows in order", (file,))
+    if run is None:
+        log.not_reached(f"{name}: its run is its own", (places.run_folder(number),))
+        return None
+    if before is not None:
+        log.judge(f"{name}: goes on from the one before", Standing.CHECKED, _links(promised, step, run, before))
+    else:
+        log.not_reached(f"{name}: goes on from the one before", (file,))
+    log.judge(f"{name}: trained on what was drawn", Standing.CHECKED, step_check.check_group(promised, step, run))
+    log.judge(f"{name}: drawn by the policy that trained", Standing.ATTESTED_ONLY, step_check.check_policy(step, run))
+    return _Verified(step=step, run=run)
+
+
+def _links(promised: Promised, step: ReadStep, run: StepRun, before: step_check.Before) -> Check:
+    return step_check.check_links(promised, step, run, before)
+
+
+def _run(log: Findings, root: Path, number: int, anchor: Anchor, options: VerifyOptions) -> StepRun | None:
+    """The step's run as `verify run` sees it, its findings under its own path."""
+    folder = places.run_folder(number)
+    mine = anchor if isinstance(anchor, KeyAnchor) else ConsistencyOnly()
+    try:
+        examined = examine_run(root / folder, mine, VerifyOptions(progress=options.progress))
+    except FindingError as fault:
+        log.judge(f"step {number}: run", Standing.CHECKED, _only(_placed(fault.finding, folder)))
+        return None
+    report = examined.report
+    log.judge(f"step {number}: run", Standing.DERIVED, _judged(report, folder))
+    seal = next((digest.sha256 for digest in report.trust.digests if digest.name == "seal"), None)
+    return step_run(examined, seal)
+
+
+def _judged(report: Report, folder: str) -> Check:
+    for fault in report.findings:
+        yield _placed(fault, folder)
+    return f"{len(report.requirements)} requirements, as verify run"
+
+
+def _placed(fault: Finding, folder: str) -> Finding:
+    """A run's finding where the run lies; what is about no file of it stays as it is."""
+    cause = None if fault.cause is None else _placed(fault.cause, folder)
+    inside = fault.file is not None and not fault.file.startswith("/")
+    return replace(fault, file=f"{folder}/{fault.file}" if inside else fault.file, cause=cause)
+
+
+def _absent(number: int, *, gap: bool) -> Check:
+    id = "training.step-missing" if gap else "training.unfinished"
+    yield found(id, file=places.step_folder(number), expected=f"step {number}, which the plan promises")
+    return "absent"
+
+
+def _unplanned(number: int, steps: int) -> Check:
+    yield found(
+        "training.order-mismatch", file=places.step_folder(number), expected=f"{steps} steps", actual=f"step {number}"
+    )
+    return "not planned"
+
+
+def _only(fault: Finding) -> Check:
+    yield fault
+    return fault.id
+
+
+def _statement(
+    log: Findings, root: Path, promised: Promised, verified: Sequence[_Verified | None], anchor: Anchor
+) -> str | None:
+    """The training's own file and the statement over it; the digest of the statement's payload."""
+    held: list[str] = []
+    required = "one statement over all steps"
+    if not (root / places.TRAINING).exists() and any(one is None for one in verified):
+        log.judge(required, Standing.CHECKED, _only(found("training.unfinished", file=places.TRAINING)))
+    else:
+        standing = Standing.UNVERIFIABLE if isinstance(anchor, ConsistencyOnly) else Standing.CHECKED
+        log.judge(required, standing, _signed(root, promised, verified, anchor, held))
+    if isinstance(anchor, NoAnchor):
+        log.add([found("trust.no-anchor")])
+    return held[0] if held else None
+
+
+def _signed(
+    root: Path,
+    promised: Promised,
+    verified: Sequence[_Verified | None],
+    anchor: Anchor,
+    held: list[str],
+) -> Check:
+    file = places.TRAINING
+    try:
+        raw = read_once(root / file, name=file)
+        training = Training.parse(raw, file=file)
+        envelope = parse_bundle(
+            read_once(root / places.STATEMENT, name=places.STATEMENT, limit=BUNDLE_LIMIT), file=places.STATEMENT
+        )
+    except FindingError as fault:
+        yield fault.finding
+        return "unreadable"
+    held.append(sha256_hex(envelope.payload))
+    yield from _lists(training, promised, verified)
+    want = training_payload(raw, promised.plan, promised.sha256)
+    if envelope.payload != want:
+        yield found(
+            "training.statement-mismatch",
+            file=places.STATEMENT,
+            pointer="/dsseEnvelope/payload",
+            expected=f"training/v1 over {file} {sha256_hex(raw)}",
+            actual=f"payload {held[0]}",
+        )
+    if isinstance(anchor, KeyAnchor):
+        yield from by_key(envelope, anchor, file=places.STATEMENT)
+    if isinstance(anchor, DigestAnchor) and anchor.sha256 != held[0]:
+        yield found("trust.digest-mismatch", file=places.STATEMENT, expected=anchor.sha256, actual=held[0])
+    return f"{len(training.steps)} steps, payload {short(held[0])}"
+
+
+def _lists(training: Training, promised: Promised, verified: Sequence[_Verified | None]) -> Iterator[Finding]:
+    """The file names exactly the steps that were verified, and this plan."""
+    file = places.TRAINING
+    if (training.plan.path, training.plan.sha256) != (places.PLAN, promised.sha256):
+        yield found(
+            "training.plan-mismatch", file=file, pointer="/plan", expected=promised.sha256, actual=training.plan.sha256
+        )
+    if len(training.steps) != promised.plan.steps:
+        expected = f"{promised.plan.steps} steps"
+        actual = str(len(training.steps))
+        yield found("training.order-mismatch", file=file, pointer="/steps", expected=expected, actual=actual)
+    for number, (named, one) in enumerate(zip(training.steps, verified, strict=False)):
+        if one is not None and named != one.finished():
+            yield found(
+                "training.step-mismatch",
+                file=file,
+                pointer=f"/steps/{number}",
+                expected=f"step {one.step.sha256}, seal {one.run.seal_sha256}",
+                actual=f"step {named.step.sha256}, seal {named.seal_sha256}",
+            )
+
+
+def _report(
+    root: Path,
+    anchor: Anchor,
+    options: VerifyOptions,
+    log: Findings,
+    promised: Promised | None,
+    verified: Sequence[_Verified | None],
+    payload: str | None,
+) -> Report:
+    stuck = [*log.unreached, *(row.required for row in log.requirements if row.standing is Standing.FAILED)]
+    if stuck and not log.findings:
+        log.add([found("verify.not-reached", actual=", ".join(stuck))])
+    findings = log.findings
+    anchored = payload is not None and not any(
+        fault.id.startswith(("trust.", "signature.", "seal.")) or fault.id == "training.statement-mismatch"
+        for fault in findings
+    )
+    digests = [] if payload is None else [NamedDigest(name="training", sha256=payload)]
+    notes = [*_NOT_CHECKED]
+    if promised is not None:
+        digests.append(NamedDigest(name="plan", sha256=promised.sha256))
+        if not computable(promised.plan.reward_rule):
+            notes.append(f"the rewards: {promised.plan.reward_rule} is not installed here")
+    good = sum(one is not None for one in verified)
+    return Report(
+        subject=str(root),
+        command="verify training",
+        requirements=log.requirements,
+        findings=findings,
+        not_checked=tuple(notes),
+        trust=_trust(anchor, tuple(digests), anchored=anchored),
+        evaluated_at=options.at,
+        summary=f"{good} steps, one training" if not findings else "",
+    )
+
+
+def _trust(anchor: Anchor, digests: tuple[NamedDigest, ...], *, anchored: bool) -> Trust:
+    match anchor:
+        case KeyAnchor():
+            mine = key_id(anchor.key)
+            return Trust(
+                mode="managed-key" if anchored else "none",
+                anchor=f"key {mine}",
+                signers=(mine,) if anchored else (),
+                digests=(NamedDigest(name="key", sha256=mine), *digests),
+            )
+        case DigestAnchor():
+            return Trust(mode="digest" if anchored else "none", anchor=f"sha256 {anchor.sha256}", digests=digests)
+        case ConsistencyOnly():
+            return Trust(mode=CONSISTENT_MODE, digests=digests)
+        case _:
+            return Trust(digests=digests)
