@@ -23,10 +23,11 @@ from mint2m_verify.model_numbers import ModelNumbers, parse_numbers
 
 _ID_BYTES = 4  # selected positions and expert ids are kept as int32
 
-#: Halves of a pass's bytes that stay resident: forward and backward free tensors of many sizes in another order than
-#: they made them, and the allocator cannot give all of it back. Measured with glibc over models whose pass takes 16 to
-#: 215 MiB (`tests/benchmarks/bench_memory.py`): 1.45 to 1.75 times.
-_RESIDENT_HALVES = 3
+#: Tenths of a pass's bytes that stay resident: forward and backward free tensors of many sizes in another order than
+#: they made them, and the allocator cannot give all of it back. From the second chunk on it does so over and over.
+#: Measured with glibc over models whose pass takes 16 to 215 MiB (`tests/benchmarks/bench_memory.py`): 1.25 to 1.75
+#: times with several chunks, 1.0 to 1.25 with one.
+_RESIDENT_TENTHS, _RESIDENT_TENTHS_OF_ONE_CHUNK = 15, 11
 
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
 
@@ -237,7 +238,8 @@ def _activation_bytes(model: ModelNumbers, profile: RunProfile, base: int, captu
     head = 3 * min(profile.memory.head_tokens, profile.context.max_response_tokens + 1) * model.vocab * 4
     experts = 4 * min(profile.memory.expert_tokens, tokens * model.experts_per_token) * model.expert_width * base
     # One after another, so the largest counts.
-    return kept * _RESIDENT_HALVES // 2 + selected + max(scoring, gathering, fetching, head, experts)
+    resident = _RESIDENT_TENTHS if captured > profile.prefix.chunk_tokens else _RESIDENT_TENTHS_OF_ONE_CHUNK
+    return kept * resident // 10 + selected + max(scoring, gathering, fetching, head, experts)
 
 
 def _chosen_rows(model: ModelNumbers, profile: RunProfile, captured: int) -> int:
