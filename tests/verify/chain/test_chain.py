@@ -20,6 +20,8 @@ from mint2m_verify.chain.recompute import kernel, scale
 from mint2m_verify.chain.recompute.evidence import Evidence
 from mint2m_verify.chain.verify import verify_chain
 from mint2m_verify.documents.validation import StageName, StageRanks, StageRecord, ValidationPlan
+from mint2m_verify.exhibits import Chain as Drawn
+from mint2m_verify.exhibits import LinkState, Measures
 from mint2m_verify.finding import Finding, Report, Standing, Verdict
 from mint2m_verify.findings import drain
 from mint2m_verify.render import render
@@ -59,6 +61,38 @@ def evidence(stage: StageName, change: Callable[[ValidationPlan], ValidationPlan
         files=files,
         roots=(CHAIN,),
     )
+
+
+def test_the_report_shows_the_stages_as_links_and_the_gradient_s_distance_by_family(accepted: Report) -> None:
+    drawn = next(item for item in accepted.exhibits if isinstance(item, Drawn))
+    assert [link.name for link in drawn.links] == ["plan", *places.ORDER]
+    assert {link.state for link in drawn.links} == {LinkState.INTACT}
+    for stage, bars in zip(
+        ("parity-32k", "parity-64k"), (item for item in accepted.exhibits if isinstance(item, Measures)), strict=True
+    ):
+        assert bars.title.startswith(stage)
+        record = json.loads((CHAIN / places.PLACES[stage].record).read_bytes())  # type: ignore[index]
+        said = {number["name"]: number["value"] for number in record["numbers"]}
+        assert {row.label: row.value for row in bars.rows} == {
+            f"{case} {family}": pytest.approx(said[f"{case}.{family}.relative_l2"], rel=1e-9)
+            for case in ("ratio1", "active_clip")
+            for family in ("attention", "dense", "shared", "expert", "unembed")
+        }
+
+
+def test_the_drawn_chain_breaks_where_the_first_byte_was_changed(
+    tmp_path: Path, anchor: KeyAnchor, options: ChainOptions
+) -> None:
+    root = shutil.copytree(CHAIN, tmp_path / "chain")
+    shard = root / places.PLACES["parity-32k"].tree / "ratio1/exact/rank-0.safetensors"
+    raw = bytearray(shard.read_bytes())
+    raw[-1] ^= 1
+    shard.write_bytes(raw)
+    report = verify_chain(root, anchor, options)
+    drawn = next(item for item in report.exhibits if isinstance(item, Drawn))
+    states = {link.name: link.state for link in drawn.links}
+    assert drawn.first_broken is not None and drawn.first_broken.name == "parity-32k"
+    assert (states["actor"], states["parity-64k"]) == (LinkState.INTACT, LinkState.FOLLOWS)
 
 
 def test_the_chain_is_accepted_and_every_stage_has_its_five_rows(accepted: Report) -> None:

@@ -27,8 +27,9 @@ from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.chain import places
 from mint2m_verify.chain.bindings import Context, check_bound, check_ranks, check_sealed, check_tree
 from mint2m_verify.chain.bundle import Bundle, is_present, read_stage, reference
+from mint2m_verify.chain.exhibits import chain_exhibits
 from mint2m_verify.chain.log_check import check_logged
-from mint2m_verify.chain.numbers import STRENGTH, compare_reported
+from mint2m_verify.chain.numbers import STRENGTH, Number, compare_reported
 from mint2m_verify.chain.options import ChainOptions
 from mint2m_verify.chain.plan_check import ReadPlan, check_inputs, check_plan, read_plan
 from mint2m_verify.chain.recompute.evidence import Evidence
@@ -71,6 +72,7 @@ class _Chain:
     log: Findings
     bundles: dict[StageName, Bundle] = field(default_factory=dict)
     executions: dict[str, StageName] = field(default_factory=dict)
+    numbers: dict[StageName, tuple[Number, ...]] = field(default_factory=dict)
     run_id: str | None = None
     broken: Finding | None = None
 
@@ -126,7 +128,8 @@ def verify_chain(root: Path, anchor: Anchor, options: ChainOptions) -> Report:
     standing = Standing.UNVERIFIABLE if isinstance(anchor, ConsistencyOnly) else Standing.CHECKED
     log.judge("an origin that you can check", standing, _origin(chain, last_sha256))
     _expectations(log, chain, options.verify, last_sha256)
-    return _report(root, anchor, options, log, plan, chain.bundles, signers)
+    report = _report(root, anchor, options, log, plan, chain.bundles, signers)
+    return replace(report, exhibits=chain_exhibits(wanted, chain.numbers, report.findings))
 
 
 def _wanted(plan: ReadPlan, through: StageName | None) -> tuple[StageName, ...]:
@@ -207,6 +210,7 @@ def _numbers(chain: _Chain, bundle: Bundle, sources: tuple[str, ...]) -> None:
 def _judged(evidence: Evidence, bundle: Bundle, chain: _Chain) -> Check:
     record, where = bundle.record, bundle.places
     judged = yield from recompute(evidence, chain.root)
+    chain.numbers[bundle.stage] = judged.numbers
     if record is None:
         return "no record"
     yield from compare_reported(record.numbers, judged.numbers, stage=bundle.stage, file=where.record)
