@@ -42,7 +42,7 @@ def test_every_command_says_what_it_proves() -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_document_names_an_option_or_a_file_that_is_not_there(document: Path) -> None:
     text = document.read_text(encoding="utf-8").replace("\\\n", " ")
-    for line in re.findall(r"^\s*(mint2m [^\n]*)", text, flags=re.MULTILINE):
+    for line in re.findall(r"^\s*(?:\$ )?(mint2m [^\n]*)", text, flags=re.MULTILINE):
         words = line.split("#")[0].split()
         name = next((" ".join(words[:n]) for n in (3, 2) if " ".join(words[:n]) in ALL), None)
         assert name is not None, line

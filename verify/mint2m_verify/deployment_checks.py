@@ -20,6 +20,7 @@ from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.grant import check_terms, parse_grant
 from mint2m_verify.runtime_identity import observe
+from mint2m_verify.seal import counted
 
 
 def check_deployment(parts: Parts, kind: Literal["training", "validation"] = "training") -> None:
@@ -229,7 +230,7 @@ def check_topology(parts: Parts, deployment: Deployment) -> None:
             file=parts.path.name,
             pointer="/node_ips",
             expected=f"{world} ranks, from the profile",
-            actual=f"{nodes} node{'s' if nodes > 1 else ''} of {each}",
+            actual=f"{counted(nodes, 'node')} of {each}",
         )
         parts.record("topology", fault)
         return
@@ -243,7 +244,7 @@ def check_topology(parts: Parts, deployment: Deployment) -> None:
         )
         parts.record("topology", fault)
         return
-    parts.record("topology", actual=f"{world} ranks on {nodes} node{'s' if nodes > 1 else ''}")
+    parts.record("topology", actual=f"{counted(world, 'rank')} on {counted(nodes, 'node')}")
 
 
 def claim_scope(deployment: Deployment, profile: RunProfile) -> ClaimScope | None:

@@ -187,6 +187,11 @@ def short(digest: str) -> str:
     return f"{digest[:4]}…{digest[-4:]}"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def megabytes(count: int) -> str:
     """Bytes with a unit, powers of ten."""
     return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count:,} bytes"

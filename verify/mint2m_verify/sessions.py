@@ -27,6 +27,7 @@ from mint2m_verify.finding import Finding, found
 from mint2m_verify.findings import Check, Damage
 from mint2m_verify.memory_plan import held_chunks, held_rows
 from mint2m_verify.run_documents import Read
+from mint2m_verify.seal import counted
 
 _FILE = layout.RANK_SESSIONS
 
@@ -104,7 +105,7 @@ def check_evidence(
         yield from _one_weights(session, f"/ranks/{index}")
         yield from _identity(session, plan, profile, f"/ranks/{index}")
     yield from _agreement(sessions)
-    return f"{len(sessions.ranks)} ranks agree, {compared} files named"
+    return f"{counted(len(sessions.ranks), 'rank')} in agreement, {counted(compared, 'file')} named"
 
 
 def check_counts(sessions: RankSessions, profile: RunProfile) -> Check:
@@ -227,7 +228,7 @@ def check_cleanup(sessions: RankSessions) -> Check:
             if not getattr(session.cleanup, member):
                 where = f"/ranks/{index}/cleanup/{member}"
                 yield _fault("session.cleanup-incomplete", where, "true", "false", stage="cleanup")
-    return f"{len(sessions.ranks)} ranks closed and absent"
+    return f"{counted(len(sessions.ranks), 'rank')} closed and absent"
 
 
 def _actors(document: RankSessions, plan: Plan) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from mint2m_verify.documents.base import FileRef
 from mint2m_verify.documents.validation import ParentRef, StageName, StageRank, ValidationPlan
 from mint2m_verify.finding import Finding, found
 from mint2m_verify.findings import Check
-from mint2m_verify.seal import megabytes, short
+from mint2m_verify.seal import counted, megabytes, short
 from mint2m_verify.tree import check_manifest, compare
 from mint2m_verify.walk import ReadFile
 
@@ -81,7 +81,7 @@ def check_tree(bundle: Bundle, files: Mapping[str, ReadFile]) -> Check:
     want = [replace(entry, path=places.tree + entry.path) for entry in manifest.files]
     have: list[TreeEntry] = [file.entry for path, file in files.items() if path.startswith(places.tree)]
     yield from compare(want, have, committed_by=places.artifacts, stage=bundle.stage)
-    return f"{len(have)} files, {megabytes(sum(entry.size for entry in have))}"
+    return f"{counted(len(have), 'file')}, {megabytes(sum(entry.size for entry in have))}"
 
 
 def check_bound(bundle: Bundle, context: Context) -> Check:

@@ -13,6 +13,7 @@ from mint2m_verify import layout
 from mint2m_verify.documents import Deployment, Plan, RankSessions, RunProfile
 from mint2m_verify.finding import Finding, found
 from mint2m_verify.findings import Check
+from mint2m_verify.seal import counted
 
 #: What a rank without an accelerator records.
 _NO_ACCELERATOR = "cpu"
@@ -66,7 +67,7 @@ def check_placement(plan: Plan, deployment: Deployment, profile: RunProfile, ses
             yield _fault(layout.RANK_SESSIONS, f"{where}/observed_node_ip", str(places[session.rank]), str(seen))
     yield from _accelerators(plan, sessions)
     nodes = len({place.node_ip for place in places})
-    return f"{len(places)} ranks on {nodes} node{'' if nodes == 1 else 's'}, planned as observed"
+    return f"{counted(len(places), 'rank')} on {counted(nodes, 'node')}, planned as observed"
 
 
 def _accelerators(plan: Plan, sessions: RankSessions) -> Iterator[Finding]:
