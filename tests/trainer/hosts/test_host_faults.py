@@ -44,7 +44,6 @@ ATTENTIVE = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "3000",
     "RAY_health_check_failure_threshold": "5",
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
 }
 
 
