@@ -35,6 +35,9 @@ slow = pytest.mark.slow
 HERE = Path(__file__).parent
 DRIVER = (HERE.parent / "cluster" / "drive_run.py", "broken_backend:BrokenUpdate")
 PHASES = ("capture-prefix", "grpo-0", "checkpoint")
+
+#: What the ledger calls the collectives of a phase.
+LEDGER = {"capture-prefix": "policy.capture", "grpo-0": "policy.grpo-0", "checkpoint": "checkpoint"}
 OFFER = ray_hosts.Offer(cpus=1, accelerators=1)
 NOTHING = ray_hosts.Offer(cpus=0, accelerators=0, image=None)
 
@@ -255,7 +258,7 @@ def test_a_lost_head_stops_the_run_and_cleanup_waits_for_its_successor(
 def test_a_hung_collective_is_named_with_the_rank_that_holds_it_up(
     tmp_path: Path, hosts: Pair, deployment: Callable[..., Path], phase: str
 ) -> None:
-    given, out = deployment(tmp_path / "given", hosts.ray, phase=20), tmp_path / "out"
+    given, out = deployment(tmp_path / "given", hosts.ray, phase=45), tmp_path / "out"
     driver = hosts.begin(given, out, broken_backend.HANGS, phase)
     fault = check_stopped(
         hosts, out, driver, code=5, finding="rank.late", stage=phase, words="waiting for ranks 0, 1; "
@@ -263,7 +266,7 @@ def test_a_hung_collective_is_named_with_the_rank_that_holds_it_up(
     assert "; rank 1 went no further than collective " in fault["actual"]
     assert "; rank 0 in collective " in fault["actual"]
     assert fault["actual"].endswith(")")
-    assert f"({phase}" in fault["actual"].rpartition("rank 0 in ")[2]
+    assert f"({LEDGER[phase]}" in fault["actual"].rpartition("rank 0 in ")[2]
     check_clean(hosts, out)
 
 
@@ -300,7 +303,7 @@ def test_a_second_driver_of_the_same_plan_is_refused_and_the_first_goes_on(
     assert rows["state"].startswith("running")
     there = rows[f"seen in the cluster at {hosts.ray.address} now"]
     assert [there.count(word) for word in ("-rank-", "-coordinator", "placement-group")] == [2, 1, 1]
-    assert "(grpo-0" in rows["rank 0, by its own word"], "where it waits for rank 1"
+    assert f"({LEDGER['grpo-0']}" in rows["rank 0, by its own word"], "where it waits for rank 1"
     second = hosts.ray.mint2m("run", "--deployment", given, "--output", other, "--format", "json", *same)
     report = json.loads(second.communicate(timeout=120)[0])
     assert [fault["id"] for fault in report["findings"]] == ["ray.start-failed"]
