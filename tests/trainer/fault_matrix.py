@@ -25,6 +25,7 @@ FAULTS: Mapping[str, tuple[str, int]] = {
     "test_a_node_cut_off_stops_the_run_and_leaves_nothing_once_it_is_back": ("node cut off, reconnected", 3),
     "test_a_cable_that_is_out_for_a_moment_is_no_fault": ("cable out for a moment", 1),
     "test_a_lost_head_stops_the_run_and_cleanup_waits_for_its_successor": ("head lost", 3),
+    "test_a_run_whose_own_ray_loses_its_head_says_so_and_leaves_nothing": ("head lost, the run's own Ray", 3),
     "test_a_hung_collective_is_named_with_the_rank_that_holds_it_up": ("collective hangs", 3),
     "test_a_slow_rank_within_the_limit_is_no_fault": ("slow rank", 3),
     "test_clocks_that_are_days_apart_prove_nothing_and_harm_nothing": ("clock skew", 1),

@@ -11,7 +11,7 @@ from mint2m_trainer.cluster.interface import VARIABLES, bind_collectives, interf
 
 def test_loopback_carries_its_address() -> None:
     """`lo` is Linux's own name, and 127.0.0.1 is on it wherever it is up."""
-    assert interface_of("127.0.0.1") == "lo"
+    assert [interface_of(address) for address in ("127.0.0.1", "127.0.0.5")] == ["lo", "lo"]
 
 
 def test_an_address_that_is_not_this_nodes_is_refused_with_its_name() -> None:

@@ -99,6 +99,32 @@ def test_an_interrupted_run_is_cleaned_up_completely(
     assert (root / "ownership.jsonl").read_bytes() == journal, "a closed journal is never written to"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["capture-prefix", "grpo-0", "checkpoint"])
+def test_a_run_whose_own_ray_loses_its_head_says_so_and_leaves_nothing(
+    phase: str, tmp_path: Path, tiny_profile: Callable[..., Path]
+) -> None:
+    root = tmp_path / "out"
+    driver = _start(tmp_path, root, tiny_profile(), phase)
+    try:
+        _wait_for_stall(driver, tmp_path, ranks=1 if phase == "checkpoint" else 2)
+        ledger = read(root / "ownership.jsonl")
+        (head,) = [item for item in ledger.owned if item.name == "gcs_server"]
+        assert head.pid is not None
+        os.kill(head.pid, signal.SIGKILL)
+        text, _ = driver.communicate(timeout=180)
+    finally:
+        driver.kill()
+    assert driver.returncode == 5, text
+    assert "ray.head-lost" in text
+    assert not marked(ledger.execution_id), "its own Ray is ended by pid, with or without a head"
+    assert _holders(ray_directory(ledger.execution_id)) == []
+    failed = json.loads((root / "failed-receipt.json").read_bytes())
+    assert (failed["stopped_in"], failed["finding"]["id"]) == (phase, "ray.head-lost")
+    assert _cleanup(root)["exit_code"] == 0
+    assert read(root / "ownership.jsonl").closed
+
+
 def test_cleanup_refuses_while_the_driver_lives(tmp_path: Path, tiny_profile: Callable[..., Path]) -> None:
     root = tmp_path / "out"
     driver = _start(tmp_path, root, tiny_profile(), "materialize")

@@ -44,7 +44,7 @@ def word(rank: int, calls: int, operation: str = "experts.forward", layer: int =
             "rank 1 in collective 412, experts.forward (grpo-0, layer 2)",
             id="the others have finished",
         ),
-        pytest.param([1], [], "none of them has come to a collective", id="nobody said anything"),
+        pytest.param([1], [], "none of them has said in which collective it is", id="nobody said anything"),
     ],
 )
 def test_the_diagnosis_names_who_is_behind_and_where_the_others_wait(

@@ -147,7 +147,8 @@ def verify(directory: Path, key: Path) -> dict[str, Any]:
 
 #: One process that waits: each start of a Ray client costs seconds.
 _NODES = """
-import json, sys, time
+import json, os, socket, sys, time
+os.environ["RAY_gcs_rpc_server_reconnect_timeout_s"] = "600"  # by itself it ends the process before the head listens
 from ray._raylet import GcsClient
 from ray.core.generated.gcs_pb2 import GcsNodeInfo
 address, least, deadline = sys.argv[1], int(sys.argv[2]), time.monotonic() + float(sys.argv[3])

@@ -1,7 +1,7 @@
 """Thirty-two ranks on four hosts against one rank: the same log-probs and the same gradient, verified, in time.
 
-It wants 18 GiB and, of two cores, the better part of twenty minutes, so it runs only where it is asked for by name. The
-figures that it prints are those of docs/performance.md.
+It wants 18 GiB and, of two cores, the better part of twenty minutes, so it runs only where it is asked for by name, and
+prints its figures.
 """
 
 from __future__ import annotations

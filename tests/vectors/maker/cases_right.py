@@ -20,6 +20,15 @@ def _(_run: Run) -> None:
     pass
 
 
+@vector(
+    "right-logs-of-ranks", "Ranks left their logs, sealed like every other file; no check reads them.", None, exit=0
+)
+def _(run: Run) -> None:
+    for rank in (0, 1):
+        run.files[f"logs/rank-{rank:04d}.log"] = b"2026-11-30T00:00:00.000Z INFO mint2m.rank: bind begins\n"
+    run.redo_seal()
+
+
 @vector("right-second-execution", "A second execution of the plan of `run`.", None, exit=0)
 def _(run: Run) -> None:
     run.files |= read_base("run-again")

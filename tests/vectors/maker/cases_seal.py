@@ -246,6 +246,16 @@ def _(run: Run) -> None:
     run.redo_seal()
 
 
+@vector(
+    "log-of-no-rank",
+    "A file among the logs of ranks that is none of them, sealed like the others.",
+    "tree.file-unexpected",
+)
+def _(run: Run) -> None:
+    run.files["logs/rank-0001.log.old"] = b"bind begins\n"
+    run.redo_seal()
+
+
 @vector("statement-other-execution", "The signed predicate names another execution.", "seal.binding-mismatch")
 def _(run: Run) -> None:
     run.redo_seal(lambda made: made["predicate"].update(execution_id="a" * 64))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
+from ipaddress import ip_address
 
 import psutil
 
@@ -18,10 +20,16 @@ VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 def interface_of(address: str) -> str:
     """The interface with this address; raises `OSError` where this machine has none."""
+    wanted = ip_address(address)
     for name, addresses in sorted(psutil.net_if_addrs().items()):
-        # A link-local IPv6 address carries its zone behind a percent sign.
-        if any(item.address.partition("%")[0] == address for item in addresses):
-            return name
+        for item in addresses:
+            if item.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            # A link-local IPv6 address carries its zone behind a percent sign.
+            have = ip_address(item.address.partition("%")[0])
+            # All of 127.0.0.0/8 is on the loopback interface, which shows the first of them only.
+            if have == wanted or (have.is_loopback and wanted.is_loopback):
+                return name
     raise OSError(errno.EADDRNOTAVAIL, "no interface of this node has the address that Ray knows it by", address)
 
 

@@ -34,7 +34,7 @@ class Pulse:
         self._answered = self._looked = clock()
         self.lost = False
 
-    def check(self) -> None:
+    def check(self, stage: str | None = None) -> None:
         """Raise `FindingError` (`ray.head-lost`) once the head has been silent for too long."""
         now = self._clock()
         if now - self._looked < INTERVAL_S:
@@ -47,7 +47,7 @@ class Pulse:
             self.lost = True
             expected = f"the head of the cluster at {self._address} to answer"
             actual = f"{silent}, for {now - self._answered:.0f} s"
-            raise FindingError(found("ray.head-lost", expected=expected, actual=actual))
+            raise FindingError(found("ray.head-lost", stage=stage, expected=expected, actual=actual))
 
 
 def answer(address: str, seconds: float) -> str | None:

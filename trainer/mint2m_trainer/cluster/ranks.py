@@ -173,9 +173,10 @@ class Ranks:
             remaining += self._settle(about, lambda: self._actor_gone(name, None), deadline)
         return tuple(remaining)
 
-    def _look(self) -> None:
+    def _look(self, stage: str) -> None:
+        """Raise where the operator wants the run to end, or the cluster has lost its head."""
         self.check()
-        self.pulse.check()
+        self.pulse.check(stage)
 
     def _make_coordinator(self, deadline: float) -> None:
         name, ip = self.plan.placement.coordinator, self.plan.deployment.node_ips[0]
@@ -193,6 +194,7 @@ class Ranks:
                 .remote(self.journal.execution_id)
             )
         except ValueError as fault:  # what Ray raises for a name that is taken
+            self.journal.write("absent", resource("actor", name), detail="not made: another run has the name")
             raise FindingError(found("ray.start-failed", expected=f"{name} to be free", actual=str(fault))) from fault
         self.journal.write("created", resource("actor", name, id=_actor_id(self.coordinator), node_ip=ip))
         answer = self.coordinator.execution_id.remote()
@@ -212,7 +214,7 @@ class Ranks:
     def _ready(self, reference: Any, deadline: float) -> bool:
         """Wait for one answer, in short steps."""
         while time.monotonic() < deadline:
-            self._look()
+            self._look("start")
             done, _ = ray.wait([reference], timeout=_POLL_S)
             if done:
                 return True
@@ -231,7 +233,7 @@ class Ranks:
         asked = {ask(actor): rank for rank, actor in enumerate(self.actors if actors is None else actors)}
         waiting, answers = list(asked), {}
         while waiting:
-            self._look()
+            self._look(phase)
             done, waiting = ray.wait(waiting, num_returns=1, timeout=_POLL_S)
             for reference in done:
                 try:

@@ -54,7 +54,7 @@ def diagnosis(late: Sequence[int], words: Sequence[Whereabouts]) -> str:
     """Which of the `late` ranks hold up the others, and in which collective these wait; by the ranks' last words."""
     known = {word.rank: word for word in words if word.rank in late}
     if not known:
-        return "none of them has come to a collective"
+        return "none of them has said in which collective it is"
     silent = [rank for rank in late if rank not in known]
     fewest = min(word.calls for word in known.values())
     behind = silent or [rank for rank, word in known.items() if word.calls == fewest]
