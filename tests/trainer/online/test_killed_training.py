@@ -32,14 +32,15 @@ def command(site: Site, *where: str) -> list[str]:
     return [sys.executable, "-m", "mint2m", *words]
 
 
-def whole(site: Site, root: Path) -> None:
-    done = subprocess.run(command(site, "--output", str(root)), capture_output=True, text=True, timeout=PATIENCE_S)
+def run(words: list[str]) -> None:
+    """Do it, to the end; it must be accepted."""
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def killed(site: Site, root: Path, *, when: Callable[[], bool]) -> None:
+def killed(words: list[str], *, when: Callable[[], bool]) -> None:
     """Start it, and kill its process where `when` holds."""
-    with subprocess.Popen(command(site, "--output", str(root)), stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + PATIENCE_S
         while not when():
             assert process.poll() is None and time.monotonic() < deadline, "it ended before it could be killed"
@@ -48,26 +49,24 @@ def killed(site: Site, root: Path, *, when: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-def test_a_training_killed_while_it_draws_and_while_it_trains_ends_with_the_same_weights(tmp_path: Path) -> None:
+def test_a_training_killed_again_and_again_ends_with_the_weights_of_one_that_never_was(tmp_path: Path) -> None:
     site = build_site(tmp_path / "site")
-    whole(site, tmp_path / "whole")
+    run(command(site, "--output", str(tmp_path / "whole")))
     right = (tmp_path / "whole" / WEIGHTS).read_bytes()
-    moments = {
-        # Before the first draws are written, amid the first update, and between two steps.
-        "drawing": lambda root: (root / places.PLAN).exists(),
-        "training": lambda root: (root / places.run_folder(0) / "artifacts/adapter-before").is_dir(),
-        "between": lambda root: (root / places.run_folder(0) / "attestations/seal.sigstore.json").exists(),
-    }
-    for name, moment in moments.items():
-        root = tmp_path / name
-        killed(site, root, when=lambda moment=moment, root=root: moment(root))  # type: ignore[misc]
-        unfinished = verify_training(root, read_key(site.public_key), VerifyOptions())
-        assert unfinished.verdict is not Verdict.ACCEPTED
-        done = subprocess.run(command(site, "--resume", str(root)), capture_output=True, text=True, timeout=PATIENCE_S)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert (root / WEIGHTS).read_bytes() == right, name
-        if name == "training":
-            assert [path.name for path in (root / "abandoned").iterdir()] == ["0000-0"]
-    again = subprocess.run(command(site, "--resume", str(tmp_path / "whole")), capture_output=True, text=True)
-    assert again.returncode == 0  # a finished training is verified and left as it is
-    assert (tmp_path / "whole" / WEIGHTS).read_bytes() == right
+    root = tmp_path / "killed"
+    first, second = (root / places.run_folder(step) for step in range(STEPS))
+    moments: list[tuple[str, Callable[[], bool]]] = [
+        ("before its first draws are written", (root / places.PLAN).exists),
+        ("amid its first update", (first / "artifacts/adapter-before").is_dir),
+        ("when its first step was sealed", (first / "attestations/seal.sigstore.json").exists),
+        ("amid its second update", (second / "artifacts/adapter-before").is_dir),
+    ]
+    for number, (name, moment) in enumerate(moments):
+        killed(command(site, "--resume" if number else "--output", str(root)), when=moment)
+        report = verify_training(root, read_key(site.public_key), VerifyOptions())
+        assert report.verdict is Verdict.INCOMPLETE, (name, report.findings)
+    run(command(site, "--resume", str(root)))
+    assert (root / WEIGHTS).read_bytes() == right
+    assert sorted(path.name for path in (root / "abandoned").iterdir()) == ["0000-0", "0001-0"]
+    run(command(site, "--resume", str(root)))  # a finished training is verified and left as it is
+    assert (root / WEIGHTS).read_bytes() == right

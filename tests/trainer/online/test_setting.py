@@ -29,7 +29,7 @@ from maker.training_site import GROUP, SAMPLING, Site, build_site
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     """An operator's inputs; tests copy what they change."""
-    return build_site(tmp_path_factory.mktemp("online") / "site")
+    return build_site(tmp_path_factory.mktemp("online") / "site", answered=False)
 
 
 @pytest.fixture
@@ -88,10 +88,11 @@ def test_a_profile_that_cannot_train_what_is_sampled_is_refused(
 
 def test_what_the_deployment_pins_must_be_there_as_pinned(site: Site, changed: Callable[..., Path]) -> None:
     assert refusal(changed(profile={"optimizer/lr": 1}).with_name("absent.json")) == "input.missing"
-    path = changed(dataset=b"{}\n")
-    path.with_name("dataset.jsonl").write_bytes(b"{ }\n")
+    row = b'{"schema": "mint2m.training-row/v1"}\n'
+    path = changed(dataset=row)
+    path.with_name("dataset.jsonl").write_bytes(row * 2)
     assert refusal(path) == "online.input-mismatch"
-    assert refusal(changed(dataset=b"{}\n")) == "schema.invalid"
+    assert refusal(changed(dataset=row)) == "schema.invalid"
     assert refusal(changed(dataset=b"")) == "training.dataset-empty"
     assert refusal(changed(reward_rule="plugin:nobodys/v1")) == "fixture.reward-rule-absent"
     assert refusal(changed(signing_key="nowhere.key")) == "input.missing"

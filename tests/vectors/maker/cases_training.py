@@ -7,7 +7,7 @@ from typing import Any
 import rfc8785
 
 from maker.case import vector
-from maker.forge import Run
+from maker.forge import SEAL, Run
 from maker.training_forge import DATASET, PLAN, PROFILE, STATEMENT, TRAINING, Training, run_folder, step_file
 
 VERIFY = ("verify", "training", "{run}", "--key", "{keys}/release.pub")
@@ -56,6 +56,22 @@ def _(run: Run) -> None:
 @training("added-file", "A file that nothing binds lies among the steps.", "tree.file-unexpected")
 def _(run: Run) -> None:
     run.files["steps/0000/notes.txt"] = b"trust me\n"
+
+
+@training("linked-step", "A step's folder is a link to another.", "tree.symlink")
+def _(run: Run) -> None:
+    run.steps["links"] = {"steps/0002": "0001"}
+
+
+@training("begun-step", "Stopped amid its second update, whose run has no seal.", "training.unfinished", exit=3)
+def _(run: Run) -> None:
+    for path in (TRAINING, STATEMENT, f"{run_folder(1)}receipt.json", f"{run_folder(1)}{SEAL}"):
+        del run.files[path]
+
+
+@training("seal-taken-away", "The seal of a finished training's last step is gone.", "seal.missing")
+def _(run: Run) -> None:
+    del run.files[f"{run_folder(1)}{SEAL}"]
 
 
 @training("flipped-byte", "One byte of an adapter was changed in a step's run.", "tree.file-changed")

@@ -48,7 +48,7 @@ MODEL = {
     "max_position_embeddings": 4096,
 }
 SAMPLING = SamplingParameters(temperature=1.0, top_p=1.0, top_k=2, stop_tokens=(10,), max_tokens=2)
-GROUP = 3
+GROUP, ROWS = 3, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +59,19 @@ class Site:
     public_key: Path
 
 
-def build_site(folder: Path, *, key: Path | None = None, world_size: int = 1, rows: int = 4) -> Site:
+def build_site(folder: Path, *, key: Path | None = None, world_size: int = 1, answered: bool = True) -> Site:
     """Make everything below `folder`; the dataset has rows of different lengths, and one that nobody answers.
 
     Args:
         key: a private key with its public half beside it; None makes one.
+        answered: ask the model for its answers, which takes seconds; without, nobody answers any row.
     """
     folder.mkdir(parents=True)
     init_tiny(folder / "model", 5, MODEL)  # type: ignore[arg-type]
     profile = _profile(world_size)
     (folder / "profile.json").write_bytes(profile.encode())
-    questions = [TrainingRow(prompt=f"{n}+{n} " * (3 + n), question="?", ground_truth="0") for n in range(rows)]
-    truths = _answers(folder / "model", profile, questions)
+    questions = [TrainingRow(prompt=f"{n}+{n} " * (3 + n), question="?", ground_truth="0") for n in range(ROWS)]
+    truths = _answers(folder / "model", profile, questions) if answered else ["999"] * ROWS
     truths[1] = "999"  # longer than any response: a group without signal
     lines = [canonical(replace(row, ground_truth=truth).value()) for row, truth in zip(questions, truths, strict=True)]
     (folder / "dataset.jsonl").write_bytes(b"\n".join(lines) + b"\n")

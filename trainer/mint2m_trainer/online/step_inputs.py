@@ -1,4 +1,8 @@
-"""The inputs of one step's run: what was drawn, written as the fixture, profile and deployment of an ordinary run."""
+"""The inputs of one step's run: what was drawn, written as the fixture, profile and deployment of an ordinary run.
+
+The model and the adapter are links beside them, so that the deployment, which becomes evidence, names no path of the
+operator's machine and is the same wherever the training runs.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +50,11 @@ def write_inputs(folder: Path, setting: Setting, step: TrainingStep, adapter: Pa
         accelerators_per_node=setting.deployment.ranks_on_this_machine,
         image=None,
         model=ModelSource(
-            snapshot=str(setting.snapshot.resolve()),
+            snapshot=_linked(folder, "model", setting.snapshot),
             revision=setting.plan.model.revision,
             model_manifest_sha256=setting.plan.model.manifest_sha256,
         ),
-        adapter=None if adapter is None else str(adapter.resolve()),
+        adapter=None if adapter is None else _linked(folder, "policy", adapter),
         fixture=PinnedFile(path=FIXTURE_NAME, sha256=sha256_hex(read_once(folder / FIXTURE_NAME))),
         profile=PinnedFile(path="profile.json", sha256=sha256_hex(profile_raw)),
         runtime_identity=None,
@@ -63,6 +67,11 @@ def write_inputs(folder: Path, setting: Setting, step: TrainingStep, adapter: Pa
     path = folder / "deployment.json"
     write_atomic(path, (json.dumps(deployment.value(), indent=2) + "\n").encode("utf-8"))
     return path
+
+
+def _linked(folder: Path, name: str, target: Path) -> str:
+    (folder / name).symlink_to(target.resolve(), target_is_directory=True)
+    return name
 
 
 def _drawn(setting: Setting, row: TrainingRow, attempt: Attempt) -> tuple[TrainingPayload, Rollout]:

@@ -62,7 +62,7 @@ class _Response:
     seed: int
     tokens: list[int]
     logp: list[float]
-    finish: Finish | None = None
+    open: bool = True
 
 
 @torch.no_grad()
@@ -90,7 +90,7 @@ def decode(
     )
     responses = [_Response(seed=seed, tokens=[], logp=[]) for seed in seeds]
     for length in range(parameters.max_tokens):
-        active = [n for n, response in enumerate(responses) if response.finish is None]
+        active = [n for n, response in enumerate(responses) if response.open]
         if not active:
             break
         slots = [slots_of(active, start, count) for start, count in zip(first, held_by, strict=True)]
@@ -102,14 +102,14 @@ def decode(
                 raise SamplingError(f"the log-prob of token {length} of a response is {value}")
             response.tokens.append(token)
             response.logp.append(value)
-            if token in parameters.stop_tokens:
-                response.finish = "stop"
-            elif len(response.tokens) == parameters.max_tokens:
-                response.finish = "length"
+            response.open = token not in parameters.stop_tokens
         progress(length + 1, parameters.max_tokens)
-    return tuple(
-        Sampled(seed=r.seed, tokens=tuple(r.tokens), logp=tuple(r.logp), finish=r.finish or "length") for r in responses
-    )
+    return tuple(_sampled(response) for response in responses)
+
+
+def _sampled(response: _Response) -> Sampled:
+    finish: Finish = "length" if response.open else "stop"
+    return Sampled(seed=response.seed, tokens=tuple(response.tokens), logp=tuple(response.logp), finish=finish)
 
 
 def _check(ground: Ground, parameters: SamplingParameters, seeds: Sequence[int]) -> None:

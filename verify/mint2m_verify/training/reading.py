@@ -128,6 +128,9 @@ def unexpected(root: Path) -> Iterator[Finding]:
     folders = {"inputs", "attestations", places.STEPS}
     for path in _below(root, root, folders):
         name = path.relative_to(root).as_posix()
+        if path.is_symlink():
+            yield found("tree.symlink", file=name)  # a step or run elsewhere would be read as if it were here
+            continue
         if name in known or name in places.NO_EVIDENCE:
             continue
         parts = name.split("/")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mint2m_verify import layout
 from mint2m_verify.anchor import (
     CONSISTENT_MODE,
     Anchor,
@@ -35,6 +36,7 @@ from mint2m_verify.seal import short
 from mint2m_verify.signing import key_id
 from mint2m_verify.statement import BUNDLE_LIMIT, parse_bundle
 from mint2m_verify.training import places, step_check
+from mint2m_verify.training.exhibits import ShownStep, shown_step, training_exhibits
 from mint2m_verify.training.reading import (
     Promised,
     ReadStep,
@@ -58,19 +60,26 @@ _NOT_CHECKED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verified:
-    """A step that could be read: its file, its run's documents, and what the next step must go on from."""
+    """A step that could be read; its documents, which may be long, are not kept.
 
-    step: ReadStep
-    run: StepRun
+    `finished` is how the training's own file must name it, `rows` how many it tried, `shown` what a report shows.
+    """
 
-    def finished(self) -> FinishedStep:
-        """How the training's own file must name it."""
-        path = places.step_file(self.step.number)
-        return FinishedStep(
-            step=FileRef(path=path, sha256=self.step.sha256, size=self.step.size),
-            seal_sha256=self.run.seal_sha256,
-            policy_sha256=self.run.adapter.root_sha256,
-        )
+    finished: FinishedStep
+    rows: int
+    shown: ShownStep
+
+
+def _kept(step: ReadStep, run: StepRun) -> _Verified:
+    return _Verified(
+        finished=FinishedStep(
+            step=FileRef(path=places.step_file(step.number), sha256=step.sha256, size=step.size),
+            seal_sha256=run.seal_sha256,
+            policy_sha256=run.adapter.root_sha256,
+        ),
+        rows=len(step.document.attempts),
+        shown=shown_step(step, run),
+    )
 
 
 def verify_training(root: Path, anchor: Anchor, options: VerifyOptions) -> Report:
@@ -125,7 +134,7 @@ def _promised(log: Findings, root: Path) -> Promised | None:
 def _steps(
     log: Findings, root: Path, promised: Promised, anchor: Anchor, options: VerifyOptions
 ) -> tuple[_Verified | None, ...]:
-    present = steps_present(root)
+    present = _begun_and_sealed(root)
     last = max(present, default=-1)
     verified: list[_Verified | None] = []
     before: step_check.Before | None = step_check.Before(parent=None, policy_sha256=promised.plan.policy_sha256, row=0)
@@ -144,11 +153,24 @@ def _steps(
     return tuple(verified)
 
 
+def _begun_and_sealed(root: Path) -> tuple[int, ...]:
+    """Steps to judge: all that are there, but a last one without a seal where nobody says that the training is over.
+
+    Such a step was begun and is no step yet. To take a seal away gains nothing: the training is then unfinished.
+    """
+    present = steps_present(root)
+    sealed = bool(present) and (root / places.run_folder(present[-1]) / layout.SEAL).exists()
+    return present if sealed or (root / places.TRAINING).exists() else present[:-1]
+
+
 def _after(one: _Verified, before: step_check.Before | None, promised: Promised) -> step_check.Before | None:
     if before is None:
         return None
-    row = (before.row + len(one.step.document.attempts)) % promised.plan.rows
-    return step_check.Before(parent=one.run.seal_sha256, policy_sha256=one.run.adapter.root_sha256, row=row)
+    return step_check.Before(
+        parent=one.finished.seal_sha256,
+        policy_sha256=one.finished.policy_sha256,
+        row=(before.row + one.rows) % promised.plan.rows,
+    )
 
 
 def _step(
@@ -185,7 +207,7 @@ def _step(
         log.not_reached(f"{name}: goes on from the one before", (file,))
     log.judge(f"{name}: trained on what was drawn", Standing.CHECKED, step_check.check_group(promised, step, run))
     log.judge(f"{name}: drawn by the policy that trained", Standing.ATTESTED_ONLY, step_check.check_policy(step, run))
-    return _Verified(step=step, run=run)
+    return _kept(step, run)
 
 
 def _links(promised: Promised, step: ReadStep, run: StepRun, before: step_check.Before) -> Check:
@@ -301,12 +323,13 @@ def _lists(training: Training, promised: Promised, verified: Sequence[_Verified 
         actual = str(len(training.steps))
         yield found("training.order-mismatch", file=file, pointer="/steps", expected=expected, actual=actual)
     for number, (named, one) in enumerate(zip(training.steps, verified, strict=False)):
-        if one is not None and named != one.finished():
+        if one is not None and named != one.finished:
+            right = one.finished
             yield found(
                 "training.step-mismatch",
                 file=file,
                 pointer=f"/steps/{number}",
-                expected=f"step {one.step.sha256}, seal {one.run.seal_sha256}",
+                expected=f"step {right.step.sha256}, seal {right.seal_sha256}",
                 actual=f"step {named.step.sha256}, seal {named.seal_sha256}",
             )
 
@@ -344,6 +367,7 @@ def _report(
         trust=_trust(anchor, tuple(digests), anchored=anchored),
         evaluated_at=options.at,
         summary=f"{good} steps, one training" if not findings else "",
+        exhibits=training_exhibits([one.shown for one in verified if one is not None], log.requirements),
     )
 
 

@@ -1,0 +1,82 @@
+"""Who answers for a training, and what its report shows; what can be wrong with one has vectors."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mint2m_verify.anchor import ConsistencyOnly, DigestAnchor, VerifyOptions, read_key
+from mint2m_verify.exhibits import Table
+from mint2m_verify.finding import FindingError, Report, Standing, Verdict
+from mint2m_verify.training.verify import verify_training
+
+VECTORS = Path(__file__).parents[2] / "vectors"
+BASE, KEY = VECTORS / "bases/training", VECTORS / "test-only-keys/release.pub"
+
+
+def by_key(root: Path = BASE, key: Path = KEY) -> Report:
+    return verify_training(root, read_key(key), VerifyOptions())
+
+
+def statement(report: Report) -> str:
+    return next(digest.sha256 for digest in report.trust.digests if digest.name == "training")
+
+
+def test_a_key_answers_for_every_seal_and_for_the_statement() -> None:
+    report = by_key()
+    assert (report.verdict, report.trust.mode) == (Verdict.ACCEPTED, "managed-key")
+    assert report.summary == "2 steps, one training"
+
+
+def test_the_digest_of_the_statement_answers_for_all_that_it_names() -> None:
+    right = statement(by_key())
+    report = verify_training(BASE, DigestAnchor(sha256=right), VerifyOptions())
+    assert (report.verdict, report.trust.mode) == (Verdict.ACCEPTED, "digest")
+    wrong = verify_training(BASE, DigestAnchor(sha256="5" * 64), VerifyOptions())
+    assert (wrong.verdict, wrong.findings[0].id) == (Verdict.UNTRUSTED, "trust.digest-mismatch")
+
+
+def test_consistency_alone_names_no_origin() -> None:
+    report = verify_training(BASE, ConsistencyOnly(), VerifyOptions())
+    assert (report.verdict, report.trust.mode) == (Verdict.ACCEPTED, "consistent, origin unknown")
+    row = next(row for row in report.requirements if row.required == "one statement over all steps")
+    assert row.standing is Standing.UNVERIFIABLE
+
+
+def test_a_key_that_lies_in_the_evidence_is_no_anchor(tmp_path: Path) -> None:
+    root = shutil.copytree(BASE, tmp_path / "training")
+    shutil.copyfile(KEY, root / "release.pub")
+    report = by_key(root, root / "release.pub")
+    assert report.verdict is not Verdict.ACCEPTED
+    assert "trust.key-inside-evidence" in {fault.id for fault in report.findings}
+
+
+@pytest.mark.parametrize(("name", "expected"), [("nowhere", "input.missing"), ("file", "input.not-a-directory")])
+def test_what_is_no_directory_is_refused(tmp_path: Path, name: str, expected: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(FindingError) as fault:
+        by_key(tmp_path / name)
+    assert fault.value.finding.id == expected
+
+
+def test_the_report_shows_each_step_beside_the_others_and_every_requirement_once() -> None:
+    tables = {item.title: item for item in by_key().exhibits if isinstance(item, Table)}
+    assert [row[:4] for row in tables["Steps"].rows] == [("0", "0", "1", "+0.333"), ("1", "3", "3", "-0.333")]
+    required = [row[0] for row in tables["Requirements"].rows]
+    assert required.count("each step: run") == 1
+    assert len(required) == len(set(required))
+
+
+def test_a_training_is_verified_without_the_trainer() -> None:
+    words = ["verify", "training", str(BASE), "--key", str(KEY)]
+    code = (
+        "import sys; from mint2m.__main__ import run; outcome = run(sys.argv[1:]); "
+        "print({name.split('.')[0] for name in sys.modules} & {'torch', 'ray', 'megatron', 'mint2m_trainer'}); "
+        "sys.exit(int(outcome.verdict))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "set()"), done.stderr

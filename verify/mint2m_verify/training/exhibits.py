@@ -1,0 +1,105 @@
+"""What a report shows of a training: one row a step, and the mean rewards as bars.
+
+The numbers are those of each step's files, drawn as they stand there; that they follow from anything is said by the
+report's own rows.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mint2m_verify.exhibits import Exhibit, Measure, Measures, Table
+from mint2m_verify.finding import Requirement
+from mint2m_verify.run_exhibits import timeline_of
+from mint2m_verify.training.reading import ReadStep, StepRun
+
+#: A requirement of one step.
+_OF_STEP = re.compile(r"step [0-9]+: (.+)")
+
+_HEADS = ("step", "row", "tried", "mean reward", "tokens", "loss", "KL", "clipped", "gradient norm", "update, s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownStep:
+    """A step's numbers; `reward` is the mean over the group that was trained on."""
+
+    number: int
+    row: int
+    tried: int
+    reward: float
+    tokens: float
+    loss: float
+    kl: float | None
+    clipped: float
+    gradient_norm: float
+    seconds: float
+
+
+def shown_step(step: ReadStep, run: StepRun) -> ShownStep:
+    """The numbers of one step, from its file and its run's scores and rank records."""
+    attempt, scores = step.document.attempts[-1], run.scores
+    responses = attempt.responses
+    return ShownStep(
+        number=step.number,
+        row=attempt.row,
+        tried=len(step.document.attempts),
+        reward=math.fsum(response.reward for response in responses) / len(responses),
+        tokens=sum(len(response.tokens) for response in responses) / len(responses),
+        loss=scores.loss,
+        kl=scores.kl,
+        clipped=(scores.clipped_low + scores.clipped_high) / max(scores.scored_tokens, 1),
+        gradient_norm=scores.gradient_norm,
+        seconds=timeline_of(run.sessions).seconds,
+    )
+
+
+def training_exhibits(steps: Sequence[ShownStep], requirements: Sequence[Requirement]) -> tuple[Exhibit, ...]:
+    """What was required, the steps side by side, and their mean rewards; nothing where no step could be read."""
+    if not steps:
+        return ()
+    required = Table(title="Requirements", heads=("required", "found", "standing"), rows=_grouped(requirements))
+    lowest = min(step.reward for step in steps)
+    table = Table(title="Steps", heads=_HEADS, rows=tuple(_row(step) for step in steps))
+    rewards = Measures(
+        title="Mean reward by step",
+        note=f"above the lowest, {lowest:+.3f}; of the groups that were trained on",
+        rows=tuple(
+            Measure(label=f"step {step.number}", value=step.reward - lowest, shown=f"{step.reward:+.3f}")
+            for step in steps
+        ),
+    )
+    return (required, table, rewards)
+
+
+def _grouped(requirements: Sequence[Requirement]) -> tuple[tuple[str, ...], ...]:
+    """The rows, those of all steps that ask the same as one: how many steps, and every standing that occurs."""
+    of_steps: dict[str, list[Requirement]] = {}
+    for row in requirements:
+        match = _OF_STEP.fullmatch(row.required)
+        of_steps.setdefault(row.required if match is None else f"each step: {match[1]}", []).append(row)
+    return tuple(
+        (
+            name,
+            rows[0].found if len(rows) == 1 else f"{len(rows)} steps",
+            ", ".join(dict.fromkeys(row.standing.value for row in rows)),
+        )
+        for name, rows in of_steps.items()
+    )
+
+
+def _row(step: ShownStep) -> tuple[str, ...]:
+    return (
+        str(step.number),
+        str(step.row),
+        str(step.tried),
+        f"{step.reward:+.3f}",
+        f"{step.tokens:.1f}",
+        f"{step.loss:.5f}",
+        "none" if step.kl is None else f"{step.kl:.2e}",
+        f"{step.clipped:.1%}",
+        f"{step.gradient_norm:.4g}",
+        f"{step.seconds:.1f}",
+    )
