@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from mint2m_verify.anchor import Anchor, ConsistencyOnly, DigestAnchor, NoAnchor, VerifyOptions
+from mint2m_verify.anchor import Anchor, ConsistencyOnly, DigestAnchor, NoAnchor, VerifyOptions, read_key
 from mint2m_verify.canonical import sha256_hex
-from mint2m_verify.documents import ExternalClaim
+from mint2m_verify.chain.options import ChainOptions
+from mint2m_verify.chain.places import NAMED_TOKENS, ORDER
+from mint2m_verify.chain.verify import verify_chain
+from mint2m_verify.documents import ExternalClaim, ValidationPlan
 from mint2m_verify.finding import Report, Standing
 from mint2m_verify.verify_evidence import MANIFEST, evidence_manifest, verify_evidence
 
@@ -22,7 +25,10 @@ CLAIMS = sorted(PUBLISHED.glob("external/*.json"))
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(PUBLISHED, tmp_path / "evidence"))
+    """What is published but the chain, which takes seconds to verify."""
+    copy = shutil.copytree(PUBLISHED, tmp_path / "evidence", ignore=shutil.ignore_patterns("reference-cpu"))
+    rebind(copy)
+    return Path(copy)
 
 
 def verify(root: Path, anchor: Anchor | None = None) -> Report:
@@ -47,7 +53,24 @@ def test_what_the_project_publishes_is_bound_by_its_manifest() -> None:
     digest = sha256_hex((PUBLISHED / MANIFEST).read_bytes())
     report = verify(PUBLISHED, DigestAnchor(sha256=digest))
     assert int(report.verdict) == 0, report.findings
-    assert {row.standing for row in report.requirements} == {Standing.CHECKED, Standing.ATTESTED_ONLY}
+    chain = {row.required: row for row in report.requirements if row.required.startswith("reference-cpu: ")}
+    assert chain.pop("reference-cpu: a whole chain, self-asserted").standing is Standing.DERIVED
+    assert list(chain) == ["reference-cpu: made by this source"]
+    others = {row.standing for row in report.requirements if not row.required.startswith("reference-cpu: ")}
+    assert others == {Standing.CHECKED, Standing.ATTESTED_ONLY}
+
+
+def test_the_published_chain_is_of_the_named_lengths_and_by_the_published_keys() -> None:
+    anchor, planner = (read_key(PUBLISHED / "keys" / f"{name}.pub") for name in ("operator", "planner"))
+    report = verify_chain(PUBLISHED / "reference-cpu", anchor, ChainOptions(plan_anchor=planner))
+    assert int(report.verdict) == 0, report.findings
+    plan = ValidationPlan.parse((PUBLISHED / "reference-cpu/validation-plan.json").read_bytes(), file="plan")
+    assert plan.required_stages == ORDER
+    for stage, tokens in NAMED_TOKENS.items():
+        planned = plan.stage(stage)
+        assert planned is not None and planned.fixture is not None
+        rollout = json.loads((PUBLISHED / "reference-cpu" / planned.fixture.rollout.path).read_bytes())
+        assert len(rollout["prompt_tokens"]) == tokens
 
 
 def test_without_an_anchor_or_with_another_digest_it_is_not_trusted() -> None:
