@@ -130,7 +130,9 @@ def _held(root: Path) -> Iterator[None]:
 
 def _tidy(root: Path) -> None:
     """Remove what a process that was killed had half written under a temporary name."""
-    for folder in (root, root / "inputs", root / "attestations", *sorted((root / places.STEPS).glob("*"))):
+    steps = sorted((root / places.STEPS).glob("*"))
+    seals = [step / "run" / layout.ATTESTATIONS for step in steps]
+    for folder in (root, root / "inputs", root / "attestations", *steps, *seals):
         for path in folder.glob(".*.partial"):
             path.unlink()
 

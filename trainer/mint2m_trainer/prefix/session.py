@@ -1,4 +1,4 @@
-"""One update's passes over the prefix: capture, score, replay, reverse, in that order.
+"""One update's passes over the prefix: capture, score, replay, reverse, in that order; or capture, then sampling.
 
 A session owns one rank's pages, their gradient and the kept decisions of one prompt under one set of weights.
 Passes out of order, pages captured under other weights and pages changed behind its back are refused: each would
