@@ -67,8 +67,8 @@ def small_set(lora: int, experts: int) -> PackagedSet:
     return PackagedSet(
         name=f"lora-{lora}",
         world_size=small.world_size,
-        tokens={"parity-32k": 256},
-        chunk_tokens={"parity-32k": 128},
+        tokens={"parity-32k": 800},
+        chunk_tokens={"parity-32k": 400},
         model_config=config,
         lora_rank=lora,
     )
