@@ -84,9 +84,9 @@ def make_chain(folder: Path, lora: int, experts: int) -> tuple[list[str], Path]:
     evidence, tool = folder / "evidence", [sys.executable, "-m", "mint2m"]
     every = ["stage", "all", "--validation-plan", str(folder / "plan/validation-plan.json")]
     words = ["--run-id", str(uuid.uuid4()), "--evidence", str(evidence), "--key", str(folder / "operator.key")]
-    subprocess.run([*tool, *every, *words], check=True, stdout=subprocess.DEVNULL)
-    keys = ["--key", str(folder / "operator.pub"), "--plan-key", str(folder / "planner.pub")]
-    return [*tool, "verify", "chain", str(evidence), "--through", "parity-32k", *keys], evidence
+    planner = ["--plan-key", str(folder / "planner.pub")]
+    subprocess.run([*tool, *every, *words, *planner], check=True, stdout=subprocess.DEVNULL)
+    return [*tool, "verify", "chain", str(evidence), "--key", str(folder / "operator.pub"), *planner], evidence
 
 
 def main(words: Sequence[str]) -> int:
