@@ -12,7 +12,6 @@ before it, or needs more than 1 GB.
 from __future__ import annotations
 
 import argparse
-import os
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,14 @@ from mint2m_verify.signing import new_key_pair
 
 PEAK_LIMIT_BYTES = 10**9
 SLOPE_LIMIT = 2.0
+
+STARTER = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
 
 HASH = """
 import hashlib, os, sys
@@ -47,12 +54,12 @@ class Cost:
 
 
 def measure(command: list[str]) -> Cost:
-    """Run to the end; raises where the process fails."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    if os.waitstatus_to_exitcode(status) != 0:
-        raise SystemExit(f"{' '.join(command)} left with {os.waitstatus_to_exitcode(status)}")
-    return Cost(seconds=usage.ru_utime + usage.ru_stime, peak_bytes=usage.ru_maxrss * 1024)
+    """Run to the end, started by a small process: a child counts its parent's memory until it is another program."""
+    done = subprocess.run([sys.executable, "-c", STARTER, *command], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} left with {done.returncode}\n{done.stdout}{done.stderr}")
+    seconds, kilobytes = done.stdout.split()
+    return Cost(seconds=float(seconds), peak_bytes=int(kilobytes) * 1024)
 
 
 def small_set(lora: int, experts: int) -> PackagedSet:

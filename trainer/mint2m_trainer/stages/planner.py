@@ -18,7 +18,7 @@ from pathlib import Path
 from mint2m_trainer.stages.kernel_stage import keeps_compiled_code
 from mint2m_trainer.stages.observing import identity_now
 from mint2m_trainer.stages.packaged_set import PACKAGED_SETS, PackagedSet, write_set
-from mint2m_trainer.stages.setting import PLAN_SEAL
+from mint2m_trainer.stages.setting import INPUT_LIMIT, PLAN_SEAL
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.chain import places
 from mint2m_verify.chain.numbers import standard_thresholds
@@ -136,7 +136,7 @@ def _written(work: Path, inputs: ValidationInputs, request: PlanRequest) -> tupl
             revision=own.model.revision,
             manifest=_write(work, f"{places.INPUTS}model-manifest.json", inputs.model_manifest.encode()),
             adapter=tuple(
-                FileRef.of(f"{places.INPUTS}adapter/{path.name}", read_once(path))
+                FileRef.of(f"{places.INPUTS}adapter/{path.name}", read_once(path, limit=INPUT_LIMIT))
                 for path in sorted((work / places.INPUTS / "adapter").iterdir())
             ),
         ),

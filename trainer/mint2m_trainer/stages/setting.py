@@ -32,6 +32,9 @@ from mint2m_verify.statement import parse_bundle
 
 _RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
+#: Of one input of a plan: an adapter is the largest.
+INPUT_LIMIT = 16 << 30
+
 #: The planner's signature, beside the plan.
 PLAN_SEAL = "plan.sigstore.json"
 
@@ -115,7 +118,7 @@ def read_inputs(path: Path) -> Inputs:
         raise FindingError(because("stage.plan-unsound", fault.finding)) from fault
     for ref in plan.inputs:
         try:
-            content = read_once(directory / ref.path, name=ref.path)
+            content = read_once(directory / ref.path, name=ref.path, limit=INPUT_LIMIT)
         except FindingError as fault:
             raise FindingError(because("stage.input-missing", fault.finding)) from fault
         if (sha256_hex(content), len(content)) != (ref.sha256, ref.size):

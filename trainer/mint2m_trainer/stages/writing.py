@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mint2m_trainer.stages.observing import Look, observed
-from mint2m_trainer.stages.setting import Inputs, Setting, discard
+from mint2m_trainer.stages.setting import INPUT_LIMIT, Inputs, Setting, discard
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.chain import places
 from mint2m_verify.chain.log_check import log_proof
@@ -68,7 +68,7 @@ def begin(inputs: Inputs, evidence: Path) -> None:
     for ref in inputs.plan.inputs:
         place = evidence / ref.path
         place.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(place, read_once(inputs.directory / ref.path, name=ref.path))
+        write_atomic(place, read_once(inputs.directory / ref.path, name=ref.path, limit=INPUT_LIMIT))
     # A model beside its plan is small enough to go along; any other stays where the operator has it.
     if inputs.snapshot.resolve() == (inputs.directory / places.MODEL).resolve():
         shutil.copytree(inputs.snapshot, evidence / places.MODEL, dirs_exist_ok=True)
