@@ -67,9 +67,13 @@ def plan_named(deployment: str, request: PlanRequest) -> Planned:
     """Plan a packaged set, or the validation deployment in a file.
 
     Raises:
-        FindingError: `output.not-empty`, `plan.nonce-empty`, or the first of what the doctor finds.
+        FindingError: `run.deployment-unknown`, `output.not-empty`, `plan.nonce-empty`, or the first of what the doctor
+            finds.
     """
     item = PACKAGED_SETS.get(deployment)
+    if item is None and not Path(deployment).exists():
+        known = f"a file, or one of: {', '.join(PACKAGED_SETS)}"
+        raise FindingError(found("run.deployment-unknown", expected=known, actual=deployment))
     return plan_deployment(Path(deployment), request) if item is None else plan_set(item, request)
 
 
