@@ -21,6 +21,9 @@ from mint2m_verify.documents.inputs import RunProfile
 from mint2m_verify.input_checks import MODEL_TREE
 from mint2m_verify.planning import Planned, plan_deployment
 from mint2m_verify.runtime_identity import observe
+from mint2m_verify.signers.choose import key_file_signer
+from mint2m_verify.signers.sign_grant import GrantRequest, sign_grant
+from mint2m_verify.signing import new_key_pair
 from mint2m_verify.tree import manifest
 
 PROFILE = LONG_POSITIONS.with_name("glm-2m.profile.json")
@@ -81,7 +84,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
     )
     (folder / "runtime-identity.json").write_bytes(observe(image_digest=DIGEST).encode())
-    for paper in ("sbom", "image-provenance", "grant"):
+    for paper in ("sbom", "image-provenance"):
         (folder / f"{paper}.json").write_bytes(canonical({"paper": paper}))
     write_json(
         folder / "deployment.json",
@@ -101,11 +104,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "runtime_identity": "runtime-identity.json",
             "sbom": "sbom.json",
             "image_provenance": "image-provenance.json",
-            "authorization_grant": "grant.json",
+            "authorization_grant": "grant.sigstore.json",
             "output_root": "out",
             "signer": {"kind": "ephemeral"},
         },
     )
+    new_key_pair(str(folder / "grantor"))
+    granted = GrantRequest(
+        file=folder / "deployment.json",
+        reason="a test",
+        not_before="2020-01-01T00:00:00Z",
+        not_after="2090-01-01T00:00:00Z",
+        output=folder / "grant.sigstore.json",
+    )
+    sign_grant(granted, key_file_signer(folder / "grantor.key"))
     return folder
 
 
