@@ -112,11 +112,27 @@ def test_a_family_below_a_millionth_of_the_whole_is_excepted_only_on_both_sides(
         (a_side(logprobs=((-1.0,), (-2.0, -3.0))), ("parity.shape-mismatch", "/responses")),
         (a_side(clipped_low=0), ("parity.clip-count-mismatch", "/clipped_low")),
         (a_side(clipped_high=3), ("parity.clip-count-mismatch", "/clipped_high")),
-        (with_gradient(Q, np.array([[3.0, 1e-9], [0.0, 4.0]])), ("parity.zero-mask-mismatch", None)),
+        (with_gradient(Q, np.array([[3.0, 1e-6], [0.0, 4.0]])), ("parity.zero-mask-mismatch", None)),
     ],
 )  # fmt: skip
 def test_one_change_is_found_by_its_name(candidate: Side, found: tuple[str, str | None]) -> None:
     assert faults(candidate)[0] == found
+
+
+def test_what_rounding_leaves_of_a_zero_is_no_mismatch_and_a_little_more_is() -> None:
+    largest = 4.0
+    last_bit = largest * 2.0**-23
+    assert faults(with_gradient(Q, np.array([[3.0, last_bit], [0.0, largest]]))) == []
+    assert faults(with_gradient(Q, np.array([[3.0, 1.01 * last_bit], [0.0, largest]]))) == [
+        ("parity.zero-mask-mismatch", None)
+    ]
+
+
+def test_a_tensor_that_is_zero_on_one_side_only_differs_in_every_element_however_small() -> None:
+    tiny = np.array([[1e-30, 2e-30], [0.0, 3e-30]])
+    report = compare(with_gradient(Q, np.zeros((2, 2))), with_gradient(Q, tiny), Thresholds())
+    assert report.overall is not None
+    assert report.overall.zero_mask == 3
 
 
 def test_bounds_are_inclusive_and_those_not_given_do_not_gate() -> None:
