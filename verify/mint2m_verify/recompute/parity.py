@@ -85,8 +85,8 @@ class Side:
 class Distance:
     """Figures over one set of tensors.
 
-    `cosine` is None where a side is zero throughout. `zero_mask` counts elements that are zero on one side only and on the
-    other more than `ROUNDING` of the tensor's largest.
+    `cosine` is None where a side is zero throughout. `zero_mask` counts elements that are zero on one side only, and on
+    the other more than `ROUNDING` of the tensor's largest.
     """
 
     tensors: int
@@ -291,8 +291,8 @@ def _sums(reference: Array, candidate: Array) -> _Sums:
 def _zero_on_one_side(r: Array, c: Array) -> int:
     """How many elements are exactly zero on one side and more than rounding on the other.
 
-    Two orders of summation may cancel to zero in one and to a last bit in the other, which happens to one element in some
-    tens of millions; nothing that did not flow leaves so little.
+    Two orders of summation may cancel to zero in one and to a last bit in the other, which happens to one element in
+    some tens of millions; nothing that did not flow leaves so little.
     """
     size = np.maximum(np.abs(r), np.abs(c))
     return int((((r == 0) != (c == 0)) & ~(size <= ROUNDING * size.max(initial=0.0))).sum())
