@@ -18,7 +18,6 @@ from mint2m_trainer.cluster.progress import Silent, Watcher
 from mint2m_trainer.deployments import PACKAGED, build
 from mint2m_trainer.resume.folder import Progress
 from mint2m_verify import layout
-from mint2m_verify.anchor import VerifyOptions
 from mint2m_verify.deployment_files import PlannedInputs
 from mint2m_verify.doctor import examine_run
 from mint2m_verify.doctor.machine import backend_fault
@@ -27,8 +26,7 @@ from mint2m_verify.documents.plan import Plan
 from mint2m_verify.files import read_once, write_atomic
 from mint2m_verify.finding import FindingError, Report, found
 from mint2m_verify.plan import build_plan, check_labels
-from mint2m_verify.run import verify_run
-from mint2m_verify.sealing import own_anchor, seal_run
+from mint2m_verify.sealing import seal_run
 from mint2m_verify.signers.choose import ephemeral_signer, key_file_signer
 from mint2m_verify.signers.signer import Signer, SignerKind
 from mint2m_verify.signing import key_id, public_key_pem
@@ -124,10 +122,8 @@ def _carry_grant(directory: Path, deployment: Path, inputs: PlannedInputs) -> No
 
 def _sealed(directory: Path, plan: Plan, signer: ChosenSigner, watcher: Watcher) -> RunResult:
     public_key = _public_half(directory, signer)
-    seal_run(directory, signer.signer, progress=watcher.advance)
+    report = seal_run(directory, signer.signer, key_file=public_key, progress=watcher.advance)
     watcher.stage("seal", f"{directory / layout.SEAL}  signed by {_words(signer, public_key)}")
-    anchor = own_anchor(signer.signer, public_key)
-    report = verify_run(directory, anchor, VerifyOptions(progress=watcher.advance))
     watcher.stage("verify", report.verdict.word)
     key = signer.signer.public_key
     return RunResult(

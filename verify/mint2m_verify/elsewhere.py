@@ -1,4 +1,4 @@
-"""Files hashed by other machines for a signer: what each sees of a tree, and the digests that it computed.
+"""Files hashed by others for a signer, his machines or the ranks that wrote them: what each saw, and its digests.
 
 The rule: this serves whoever signs, over machines that are his own. Names, kinds and executable bits are those that the
 signer's machine sees; a digest from elsewhere is taken only for a file of the same size and time, and a report that
@@ -45,13 +45,23 @@ def list_files(root: Path) -> tuple[Listed, ...]:
 
 def hash_there(root: Path, file: Listed) -> HashedElsewhere | None:
     """The digests of `file`, or None where it is not what was listed; no link is followed below `root`."""
+    return _hashed(root, file.path, file)
+
+
+def hash_now(root: Path, path: str) -> HashedElsewhere | None:
+    """The digests of the file at `path` as it is; None where there is none, or it changes meanwhile."""
+    return _hashed(root, path, None)
+
+
+def _hashed(root: Path, path: str, wanted: Listed | None) -> HashedElsewhere | None:
     try:
-        descriptor = _open(root, PurePosixPath(file.path))
+        descriptor = _open(root, PurePosixPath(path))
     except OSError:
         return None
     try:
         before = os.fstat(descriptor)
-        if not stat.S_ISREG(before.st_mode) or (before.st_size, before.st_mtime_ns) != (file.size, file.modified_ns):
+        file = Listed(path=path, size=before.st_size, modified_ns=before.st_mtime_ns)
+        if not stat.S_ISREG(before.st_mode) or file != (wanted or file):
             return None
         digests = hash_file(descriptor, before, Work(tell=_nobody, stopped=Event()), chunks=True)
         if digests.size != file.size or not unchanged(before, os.fstat(descriptor)):

@@ -1,8 +1,12 @@
 """Makes the seal of a run directory: what `mint2m run` and `mint2m sign tree` write last; and further signatures of it.
 
-The rule: a signature is given only to a run that verifies. The signer reads and checks everything that an auditor
-will, apart from the seal that does not exist yet, and then signs the digests of exactly those bytes. A further signer
-signs the very payload of the first: two signatures over two statements would be two claims, not one that two made.
+The rule: a signature stays only over a run that verifies with it. The statement names what lies there, the signature
+is made, and then everything is read and checked as an auditor will; a signature that cannot be taken back, since a log
+keeps it, is made after such a check. A further signer signs the very payload of the first: two signatures over two
+statements would be two claims, not one that two made.
+
+The files of a checkpoint are read in that check and not before: a statement names their manifest, which their writers'
+digests made.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from mint2m_verify import layout
-from mint2m_verify.anchor import ConsistencyOnly, KeyAnchor, VerifyOptions
+from mint2m_verify.anchor import Anchor, ConsistencyOnly, KeyAnchor, VerifyOptions
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.documents import Plan, TrainingReceipt
 from mint2m_verify.elsewhere import HashedElsewhere
@@ -33,27 +37,21 @@ Elsewhere: TypeAlias = Mapping[str, HashedElsewhere]
 COSIGNATURES = range(2, 10)
 
 
-def statement_of(
-    root: Path, *, signer: SignerClass, progress: Progress | None = None, elsewhere: Elsewhere | None = None
-) -> SealStatement:
+def statement_of(root: Path, *, signer: SignerClass, elsewhere: Elsewhere | None = None) -> SealStatement:
     """The statement over the run directory as it lies there; every file outside trees and attestations is a subject.
 
     Raises:
         FindingError: a name that cannot be read, or a plan or receipt that is missing or malformed.
     """
-    hashing = Hashing(elsewhere=elsewhere or {})
-    snapshot = read_tree(root, keep=layout.kept_bytes, progress=progress, hashing=hashing)
+    hashing = Hashing(elsewhere=elsewhere or {}, wanted=_is_subject)
+    snapshot = read_tree(root, keep=layout.kept_bytes, hashing=hashing)
     for fault in snapshot.findings:
         raise FindingError(fault)
     raw = {file.path: file.raw for file in snapshot.files}
     plan = Plan.parse(_present(raw.get(layout.PLAN), layout.PLAN), file=layout.PLAN)
     receipt = TrainingReceipt.parse(_present(raw.get(layout.RECEIPT), layout.RECEIPT), file=layout.RECEIPT)
     return seal_statement(
-        subjects=(
-            Subject(name=file.path, sha256=file.entry.sha256)
-            for file in snapshot.files
-            if not file.path.startswith(layout.ATTESTATIONS) and layout.tree_of(file.path) is None
-        ),
+        subjects=(Subject(name=file.path, sha256=file.entry.sha256) for file in snapshot.files),
         execution_id=receipt.execution_id,
         plan_sha256=plan.plan_sha256,
         claim_scope=receipt.claim_scope,
@@ -62,10 +60,25 @@ def statement_of(
     )
 
 
+def _is_subject(path: str) -> bool:
+    return not path.startswith(layout.ATTESTATIONS) and layout.tree_of(path) is None
+
+
 def seal_run(
-    root: Path, signer: Signer, *, progress: Progress | None = None, elsewhere: Elsewhere | None = None
-) -> SealStatement:
+    root: Path,
+    signer: Signer,
+    *,
+    key_file: Path | None = None,
+    progress: Progress | None = None,
+    elsewhere: Elsewhere | None = None,
+) -> Report:
     """Sign `root` and write its seal; the run must be consistent with itself, and without a seal.
+
+    Args:
+        key_file: where the signer's key lies, if it lies in a file.
+
+    Returns:
+        What an auditor who trusts this signer would be told.
 
     Raises:
         FindingError: `file.exists` for a second seal, `signer.*`, or what is wrong with the run; nothing is left then.
@@ -75,17 +88,19 @@ def seal_run(
         raise FindingError(found("file.exists", file=str(place), hint="--cosign adds a signature to a seal"))
     options = VerifyOptions(progress=progress, elsewhere=elsewhere or {})
     _check_before(root, signer, options)
-    statement = statement_of(root, signer=signer.kind, progress=progress, elsewhere=elsewhere)
+    statement = statement_of(root, signer=signer.kind, elsewhere=elsewhere)
     bundle = signer.sign_statement(statement.payload)
     place.parent.mkdir(exist_ok=True)
-    _write_and_check(root, place, bundle, options)
-    return statement
+    return _write_and_check(root, place, bundle, own_anchor(signer, key_file), options)
 
 
 def cosign_run(
     root: Path, signer: Signer, *, progress: Progress | None = None, elsewhere: Elsewhere | None = None
-) -> Path:
-    """Add `signer`'s signature to the seal of `root`, over the same payload; the file that holds it.
+) -> tuple[Path, Report]:
+    """Add `signer`'s signature to the seal of `root`, over the same payload.
+
+    Returns:
+        The file that holds it, and what whoever asks for no origin would be told.
 
     Raises:
         FindingError: `seal.missing`, `file.exists` where all places are taken, `seal.*`, `signer.*`, or what is wrong
@@ -100,8 +115,8 @@ def cosign_run(
         if not place.exists():
             options = VerifyOptions(progress=progress, elsewhere=elsewhere or {})
             _check_before(root, signer, options)
-            _write_and_check(root, place, signer.sign_statement(statement.payload), options)
-            return place
+            bundle = signer.sign_statement(statement.payload)
+            return place, _write_and_check(root, place, bundle, ConsistencyOnly(), options)
     most = f"at most {len(layout.COSIGNATURES) + 1} signatures"
     raise FindingError(found("file.exists", file=str(first.parent), expected=most))
 
@@ -137,12 +152,9 @@ def sign_tree(
     if not any((root / path).exists() for path in layout.REQUIRED_FILES):
         expected = "a run directory, or --output FILE for the files of any other"
         raise FindingError(found("usage.invalid", expected=expected, actual=str(root)))
-    options = VerifyOptions(progress=progress, elsewhere=elsewhere or {})
     if cosign:
-        cosign_run(root, signer, progress=progress, elsewhere=elsewhere)
-        return verify_run(root, ConsistencyOnly(), options)
-    seal_run(root, signer, progress=progress, elsewhere=elsewhere)
-    return verify_run(root, own_anchor(signer, key_file), options)
+        return cosign_run(root, signer, progress=progress, elsewhere=elsewhere)[1]
+    return seal_run(root, signer, key_file=key_file, progress=progress, elsewhere=elsewhere)
 
 
 def own_anchor(signer: Signer, path: Path | None) -> KeyAnchor | ConsistencyOnly:
@@ -174,13 +186,14 @@ def _check_before(root: Path, signer: Signer, options: VerifyOptions) -> None:
             raise FindingError(fault)
 
 
-def _write_and_check(root: Path, place: Path, bundle: bytes, options: VerifyOptions) -> None:
+def _write_and_check(root: Path, place: Path, bundle: bytes, anchor: Anchor, options: VerifyOptions) -> Report:
     create_file(place, bundle)
     try:
         # Whole digests, too: nobody may be able to show a manifest under this signature that contradicts itself.
-        report = verify_run(root, ConsistencyOnly(), replace(options, whole_digests=True))
+        report = verify_run(root, anchor, replace(options, whole_digests=True))
         for fault in report.roots:
             raise FindingError(fault)
+        return report
     except BaseException:
         # The signature is taken back: nobody shall hold one over a run that its own signer refuses, or has not judged.
         place.unlink()

@@ -17,7 +17,7 @@ from mint2m_verify.documents import CheckpointManifest, FileManifest, ModelManif
 from mint2m_verify.documents.base import encode
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.statement import path_fault
-from mint2m_verify.walk import CHUNK_BYTES, Progress, read_tree
+from mint2m_verify.walk import CHUNK_BYTES, Hashing, Progress, read_tree
 
 ManifestKind = Literal["file", "model", "checkpoint"]
 
@@ -35,13 +35,13 @@ def root_digest(entries: Sequence[TreeEntry]) -> str:
     return sha256_hex(_ROOT_PREFIX + canonical(encode(ordered)))
 
 
-def hash_tree(root: Path, progress: Progress | None = None) -> tuple[TreeEntry, ...]:
-    """All files below `root`, sorted by path.
+def hash_tree(root: Path, progress: Progress | None = None, *, hashing: Hashing | None = None) -> tuple[TreeEntry, ...]:
+    """All files below `root`, sorted by path; by default every digest is computed now.
 
     Raises:
         FindingError: the first name below `root` that is not a readable regular file, or `tree.empty`.
     """
-    snapshot = read_tree(root, keep=lambda _: 0, progress=progress)
+    snapshot = read_tree(root, keep=lambda _: 0, progress=progress, hashing=hashing)
     for fault in snapshot.findings:
         raise FindingError(fault)
     if not snapshot.files:
@@ -49,9 +49,11 @@ def hash_tree(root: Path, progress: Progress | None = None) -> tuple[TreeEntry, 
     return tuple(file.entry for file in snapshot.files)
 
 
-def manifest(kind: ManifestKind, root: Path, name: str, progress: Progress | None = None) -> FileManifest:
+def manifest(
+    kind: ManifestKind, root: Path, name: str, progress: Progress | None = None, *, hashing: Hashing | None = None
+) -> FileManifest:
     """The manifest of the files below `root`; `name` is the tree's name for people. Raises as `hash_tree`."""
-    return manifest_of(kind, hash_tree(root, progress), name)
+    return manifest_of(kind, hash_tree(root, progress, hashing=hashing), name)
 
 
 def manifest_of(kind: ManifestKind, entries: Sequence[TreeEntry], name: str) -> FileManifest:

@@ -56,12 +56,14 @@ class Hashing:
         chunks: whether chunk digests are wanted of files that are hashed whole.
         journal: digests of an earlier pass, and where those of this one go.
         elsewhere: what other machines of a signer read, by path; nothing of the kind counts for a verification.
+        wanted: which regular files are read at all; by default every one.
     """
 
     committed: Mapping[str, TreeEntry] = field(default_factory=dict)
     chunks: bool = True
     journal: HashJournal | None = None
     elsewhere: Mapping[str, HashedElsewhere] = field(default_factory=dict)
+    wanted: Callable[[str], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,10 +212,13 @@ class _Reader:
             self._findings.append(_open_fault(directory, name, shown, error))
             return
         mode = os.fstat(descriptor).st_mode
-        if stat.S_ISREG(mode):
+        wanted = self._hashing.wanted
+        if stat.S_ISREG(mode) and (wanted is None or wanted(path)):
             self._submit(descriptor, path)
             return
         try:
+            if stat.S_ISREG(mode):
+                return
             if not stat.S_ISDIR(mode):
                 self._findings.append(found("tree.special-file", file=shown, actual=_kind(mode)))
             elif depth >= _MAX_DEPTH:

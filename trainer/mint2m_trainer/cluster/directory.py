@@ -10,19 +10,23 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
+from mint2m_trainer.cluster.messages import reference_of
 from mint2m_verify import layout
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.deployment_files import PlannedInputs
 from mint2m_verify.documents.base import FileRef
 from mint2m_verify.documents.plan import Plan
 from mint2m_verify.documents.records import Doctor
+from mint2m_verify.elsewhere import HashedElsewhere, hash_now
 from mint2m_verify.files import read_once, sync_directory, write_atomic
 from mint2m_verify.finding import FindingError, found
 from mint2m_verify.tree import ManifestKind, manifest
+from mint2m_verify.walk import Hashing
 
 _BLOCK_BYTES = 1 << 20
 
@@ -73,9 +77,29 @@ def _copy(source: Path, place: Path) -> None:
     sync_directory(place.parent)
 
 
-def write_manifest(root: Path, kind: ManifestKind, tree: str, place: str) -> FileRef:
-    """Hash the tree `tree` of the run directory and write its manifest at `place`."""
-    raw = manifest(kind, root / tree, tree).encode()
+#: What the ranks hashed as they wrote it, by path in the run directory.
+Written: TypeAlias = Mapping[str, HashedElsewhere]
+
+
+def hash_written(root: Path, paths: Iterable[str]) -> tuple[HashedElsewhere, ...]:
+    """The digests of files that this rank has just written below `root`, sorted by path.
+
+    Raises:
+        FindingError: `file.unreadable` where one is not there, or no longer what it was.
+    """
+    hashed = []
+    for path in sorted(paths):
+        file = hash_now(root, path)
+        if file is None:
+            raise FindingError(found("file.unreadable", file=path, actual="changed or removed while it was hashed"))
+        hashed.append(file)
+    return tuple(hashed)
+
+
+def write_manifest(root: Path, kind: ManifestKind, tree: str, place: str, written: Written) -> FileRef:
+    """Write the manifest of the run directory's tree `tree` at `place`; what its writers hashed is not read again."""
+    below = {path.removeprefix(f"{tree}/"): file for path, file in written.items() if path.startswith(f"{tree}/")}
+    raw = manifest(kind, root / tree, tree, hashing=Hashing(elsewhere=below)).encode()
     write_atomic(root / place, raw)
     return FileRef.of(place, raw)
 
@@ -86,8 +110,11 @@ def write_document(root: Path, place: str, raw: bytes) -> FileRef:
     return FileRef.of(place, raw)
 
 
-def reference(root: Path, place: str) -> FileRef:
-    """The reference to a file that the run has written."""
+def reference(root: Path, place: str, written: Written | None = None) -> FileRef:
+    """The reference to a file that the run has written; what its writer hashed is not read again."""
+    known = None if written is None else written.get(place)
+    if known is not None and known.is_of((root / place).stat()):
+        return reference_of(known)
     with (root / place).open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
         return FileRef(path=place, sha256=digest, size=os.fstat(stream.fileno()).st_size)

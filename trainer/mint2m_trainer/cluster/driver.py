@@ -129,7 +129,10 @@ def train(
             try:
                 ended = run.through()
                 sessions = rank_sessions(plan, execution_id, run.hellos, run.replies, ended)
-                receipt = write_receipt(root, plan, sessions, ended, started_at=started_at, ended_at=utc_now())
+                written = {file.file.path: file for phase in run.replies.values() for r in phase for file in r.written}
+                receipt = write_receipt(
+                    root, plan, sessions, ended, written=written, started_at=started_at, ended_at=utc_now()
+                )
             except BaseException as fault:
                 discarded = discard_unreceipted(root, run.stage, but=found_there)
                 write_failed_receipt(

@@ -12,6 +12,7 @@ from mint2m_trainer.faults import Cause, cause_of, words_of
 from mint2m_verify.documents.base import FileRef
 from mint2m_verify.documents.inputs import Rollout, RunProfile
 from mint2m_verify.documents.records import PhaseEvidence
+from mint2m_verify.elsewhere import HashedElsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,13 @@ class PhaseReply:
     started_at: str
     ended_at: str
     evidence: PhaseEvidence
-    files: tuple[FileRef, ...]
+    #: Hashed by the rank that wrote them, when it had written them.
+    written: tuple[HashedElsewhere, ...]
+
+    @property
+    def files(self) -> tuple[FileRef, ...]:
+        """The same as the record of the phase names them."""
+        return tuple(reference_of(file) for file in self.written)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +100,11 @@ class Whereabouts:
     #: -1 outside chunks, and outside layers.
     chunk: int
     layer: int
+
+
+def reference_of(file: HashedElsewhere) -> FileRef:
+    """The file as documents name it."""
+    return FileRef(path=file.file.path, sha256=file.digests.sha256, size=file.digests.size)
 
 
 #: What the operator reads of each sort.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mint2m_trainer.cluster.directory import reference, write_document, write_manifest
+from mint2m_trainer.cluster.directory import Written, reference, write_document, write_manifest
 from mint2m_trainer.cluster.messages import Hello, PhaseReply
 from mint2m_verify import layout, phases
 from mint2m_verify.documents.plan import Plan
@@ -111,6 +111,7 @@ def write_receipt(
     sessions: RankSessions,
     ended: Ended,
     *,
+    written: Written,
     started_at: str,
     ended_at: str,
 ) -> TrainingReceipt:
@@ -131,13 +132,13 @@ def write_receipt(
         ownership=reference(root, layout.OWNERSHIP),
         rank_sessions=write_document(root, layout.RANK_SESSIONS, sessions.encode()),
         scores=reference(root, layout.SCORES),
-        gradient=reference(root, layout.GRADIENT),
-        optimizer_after=reference(root, layout.OPTIMIZER_AFTER),
-        checkpoint_manifest=write_manifest(root, "checkpoint", "checkpoint", layout.CHECKPOINT_MANIFEST),
+        gradient=reference(root, layout.GRADIENT, written),
+        optimizer_after=reference(root, layout.OPTIMIZER_AFTER, written),
+        checkpoint_manifest=write_manifest(root, "checkpoint", "checkpoint", layout.CHECKPOINT_MANIFEST, written),
         adapter_before_manifest=write_manifest(
-            root, "file", "artifacts/adapter-before", layout.ADAPTER_BEFORE_MANIFEST
+            root, "file", "artifacts/adapter-before", layout.ADAPTER_BEFORE_MANIFEST, written
         ),
-        adapter_manifest=write_manifest(root, "file", "adapter", layout.ADAPTER_MANIFEST),
+        adapter_manifest=write_manifest(root, "file", "adapter", layout.ADAPTER_MANIFEST, written),
     )
     receipt = TrainingReceipt(
         run_id=plan.run_id,

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import ray
 
-from mint2m_trainer.cluster.directory import reference
+from mint2m_trainer.cluster.directory import hash_written
 from mint2m_trainer.cluster.interface import bind_collectives
 from mint2m_trainer.cluster.journal import utc_now
 from mint2m_trainer.cluster.messages import (
@@ -118,7 +118,7 @@ class RankActor:
                 started_at=started_at,
                 ended_at=ended_at,
                 evidence=outcome.evidence,
-                files=tuple(reference(task.run_dir, path) for path in sorted(outcome.files)),
+                written=hash_written(task.run_dir, outcome.files),
             )
 
     def close(self) -> bool:

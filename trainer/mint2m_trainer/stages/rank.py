@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import ray
 
-from mint2m_trainer.cluster.directory import reference
+from mint2m_trainer.cluster.directory import hash_written
 from mint2m_trainer.cluster.interface import bind_collectives
 from mint2m_trainer.cluster.journal import utc_now
 from mint2m_trainer.cluster.messages import Hello, PhaseReply, Progress, Rendezvous, told_as_rank_error
@@ -90,7 +90,7 @@ class StageRankActor:
                 started_at=started_at,
                 ended_at=utc_now(),
                 evidence=evidence,
-                files=tuple(reference(task.root, path) for path in sorted(files)),
+                written=hash_written(task.root, files),
             )
 
     def close(self) -> bool:
