@@ -63,7 +63,7 @@ VARIANTS = (
         responses=("Answer: 2", "It is 4.", "4"),
     ),
     variant("bfloat16", ("/model/dtype", "bfloat16")),
-    variant("float64", ("/model/dtype", "float64")),
+    variant("float64", ("/model/dtype", "float64"), ("/optimizer/state_dtype", "float64")),
     variant("distributed-optimizer", ("/optimizer/distributed_optimizer", True)),
     variant("attention-only", ("/lora/families", ["attention"])),
     variant("float64-angles", ("/model/rope_angle_dtype", "float64")),
