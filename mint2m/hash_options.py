@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -26,20 +27,28 @@ WholeDigests: TypeAlias = Annotated[
 ]
 
 
-@contextmanager
-def hash_journal(path: Path | None, root: Path, *, use_cached: bool) -> Iterator[HashJournal | None]:
-    """The journal that the options name; its pass is over when the work ends by itself.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehashing:
+    """What of an earlier pass counts, and how many digests a large file gets."""
 
-    Raises:
-        FindingError: `usage.invalid` for --use-cached without a journal, or as `open_journal`.
-    """
-    if path is None:
-        if use_cached:
-            raise FindingError(found("usage.invalid", expected="--hash-journal FILE with --use-cached"))
-        yield None
-        return
-    from mint2m_verify.hash_journal import open_journal
+    journal: Journal = None
+    use_cached: UseCached = False
+    whole_digests: WholeDigests = False
 
-    with open_journal(path, root=root, use_cached=use_cached) as journal:
-        yield journal
-        journal.finish()
+    @contextmanager
+    def kept(self, root: Path) -> Iterator[HashJournal | None]:
+        """The journal that the options name; its pass is over when the work ends by itself.
+
+        Raises:
+            FindingError: `usage.invalid` for --use-cached without a journal, or as `open_journal`.
+        """
+        if self.journal is None:
+            if self.use_cached:
+                raise FindingError(found("usage.invalid", expected="--hash-journal FILE with --use-cached"))
+            yield None
+            return
+        from mint2m_verify.hash_journal import open_journal
+
+        with open_journal(self.journal, root=root, use_cached=self.use_cached) as journal:
+            yield journal
+            journal.finish()

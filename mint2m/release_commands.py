@@ -7,18 +7,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from mint2m.option_groups import grouped
 from mint2m.outcome import Outcome, ReportFormat, present
-from mint2m.signer_options import (
-    Identity,
-    IdentityToken,
-    Issuer,
-    Key,
-    PassphraseFile,
-    PrivateRoot,
-    PublicKey,
-    SignerUri,
-    Sigstore,
-)
+from mint2m.signer_options import Signing
 from mint2m.verify_options import At, Chain, Policy, TrustedRoot
 
 Source: TypeAlias = Annotated[Path, typer.Option("--source", metavar="DIR", help="Top of a git checkout.")]
@@ -52,6 +43,7 @@ def check(
     return present(check_release(source, version, promoting), form)
 
 
+@grouped
 def build(
     output: Annotated[Path, typer.Option("--output", help="Directory for the bundle, or its file by its own name.")],
     source: Source = Path(),
@@ -59,40 +51,22 @@ def build(
     receipt: Annotated[
         list[Path] | None, typer.Option("--receipt", metavar="DIR", help="Run directory to put into the bundle.")
     ] = None,
-    key: Key = None,
-    passphrase_file: PassphraseFile = None,
-    signer: SignerUri = None,
-    public_key: PublicKey = None,
-    sigstore: Sigstore = None,
-    identity_token: IdentityToken = None,
-    private_root: PrivateRoot = None,
-    identity: Identity = None,
-    issuer: Issuer = None,
+    *,
+    signing: Signing,
     form: Form = ReportFormat.TEXT,
 ) -> Outcome:
     """Build, sign and verify the bundle of a checkout that passes every gate."""
     from mint2m.hash_bar import hash_bar
-    from mint2m.signer_options import ask
     from mint2m_verify.release.build import BuildRequest, build_release
-    from mint2m_verify.signers.choose import SignerOptions
 
-    chosen = SignerOptions(
-        key=key,
-        passphrase_file=passphrase_file,
-        uri=signer,
-        public_key=public_key,
-        sigstore=sigstore,
-        identity_token=identity_token,
-        private_root=private_root,
-        identity=identity,
-        issuer=issuer,
-    ).choose(ask=ask)
+    chosen = signing.choose()
     receipts = tuple(receipt or ())
     with hash_bar() as progress:
         request = BuildRequest(source=source, output=output, version=version, receipts=receipts, progress=progress)
         return present(build_release(request, (chosen,)), form)
 
 
+@grouped
 def cosign(
     archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A bundle that somebody else signed.")],
     output: Annotated[
@@ -101,35 +75,16 @@ def cosign(
     digest: Annotated[
         str | None, typer.Option("--digest", help="Sign only the release statement with this SHA-256.")
     ] = None,
-    key: Key = None,
-    passphrase_file: PassphraseFile = None,
-    signer: SignerUri = None,
-    public_key: PublicKey = None,
-    sigstore: Sigstore = None,
-    identity_token: IdentityToken = None,
-    private_root: PrivateRoot = None,
-    identity: Identity = None,
-    issuer: Issuer = None,
+    *,
+    signing: Signing,
     form: Form = ReportFormat.TEXT,
 ) -> Outcome:
     """Add your signature to a bundle that agrees with itself; the old one stands."""
     from mint2m.hash_bar import hash_bar
-    from mint2m.signer_options import ask
     from mint2m_verify.anchor import choose
     from mint2m_verify.release.cosign import cosign_release
-    from mint2m_verify.signers.choose import SignerOptions
 
     anchor = choose(key=None, digest=digest, consistency_only=False)
-    chosen = SignerOptions(
-        key=key,
-        passphrase_file=passphrase_file,
-        uri=signer,
-        public_key=public_key,
-        sigstore=sigstore,
-        identity_token=identity_token,
-        private_root=private_root,
-        identity=identity,
-        issuer=issuer,
-    ).choose(ask=ask)
+    chosen = signing.choose()
     with hash_bar() as progress:
         return present(cosign_release(archive, output, chosen, anchor, progress=progress), form)

@@ -8,18 +8,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from mint2m.option_groups import grouped
 from mint2m.outcome import Format, Outcome, present
-from mint2m.signer_options import (
-    Identity,
-    IdentityToken,
-    Issuer,
-    Key,
-    PassphraseFile,
-    PrivateRoot,
-    PublicKey,
-    SignerUri,
-    Sigstore,
-)
+from mint2m.signer_options import Signing
 from mint2m.verify_options import At, Chain, Policy, TrustedRoot
 
 Form: TypeAlias = Annotated[Format, typer.Option("--format", help="text or json.")]
@@ -96,6 +87,7 @@ def plan(
     return plan_outcome(made, output, form)
 
 
+@grouped
 def run(
     deployment: Annotated[str, typer.Option("--deployment", help="Deployment file, or a packaged one: local.")],
     profile: Profile = None,
@@ -106,41 +98,21 @@ def run(
     instruments: Annotated[
         Path | None, typer.Option("--instruments", metavar="DIR", help="New directory for traces, routing and audit.")
     ] = None,
-    key: Key = None,
-    passphrase_file: PassphraseFile = None,
-    signer: SignerUri = None,
-    public_key: PublicKey = None,
-    sigstore: Sigstore = None,
-    identity_token: IdentityToken = None,
-    private_root: PrivateRoot = None,
-    identity: Identity = None,
-    issuer: Issuer = None,
+    *,
+    signing: Signing,
     form: Form = Format.TEXT,
 ) -> Outcome:
     """Doctor, plan, train, sign and verify one run; without a signer, the deployment's signs."""
     from mint2m.progress import stage_log
     from mint2m.run_texts import run_outcome
-    from mint2m.signer_options import ask
     from mint2m_trainer.run import ChosenSigner, RunRequest
     from mint2m_trainer.run import run as whole_run
-    from mint2m_verify.signers.choose import SignerOptions
 
-    options = SignerOptions(
-        key=key,
-        passphrase_file=passphrase_file,
-        uri=signer,
-        public_key=public_key,
-        sigstore=sigstore,
-        identity_token=identity_token,
-        private_root=private_root,
-        identity=identity,
-        issuer=issuer,
-    )
     request = RunRequest(
         deployment=deployment,
         profile=profile,
         output=output,
-        signer=ChosenSigner(signer=options.choose(ask=ask), source=key) if options.given else None,
+        signer=ChosenSigner(signer=signing.choose(), source=signing.key) if signing.options.given else None,
         run_id=run_id,
         instance_nonce=instance_nonce,
         progress=progress,

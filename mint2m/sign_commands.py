@@ -8,18 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mint2m.option_groups import grouped
 from mint2m.outcome import Format, Outcome, present
-from mint2m.signer_options import (
-    Identity,
-    IdentityToken,
-    Issuer,
-    Key,
-    PassphraseFile,
-    PrivateRoot,
-    PublicKey,
-    SignerUri,
-    Sigstore,
-)
+from mint2m.signer_options import Signing
 
 if TYPE_CHECKING:
     from mint2m_verify.elsewhere import HashedElsewhere
@@ -35,17 +26,11 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="sign")
 
 
+@grouped
 def tree(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run directory; with --output, any directory.")],
-    key: Key = None,
-    passphrase_file: PassphraseFile = None,
-    signer: SignerUri = None,
-    public_key: PublicKey = None,
-    sigstore: Sigstore = None,
-    identity_token: IdentityToken = None,
-    private_root: PrivateRoot = None,
-    identity: Identity = None,
-    issuer: Issuer = None,
+    *,
+    signing: Signing,
     output: Annotated[
         Path | None, typer.Option("--output", help="Write an OpenSSF model_signing v1.0 signature of DIR's files here.")
     ] = None,
@@ -57,23 +42,10 @@ def tree(
 ) -> Outcome:
     """Seal a run directory that verifies; with --output F, sign the files of any directory for other tools instead."""
     from mint2m.hash_bar import hash_bar
-    from mint2m.signer_options import ask
     from mint2m_verify.sealing import sign_tree
-    from mint2m_verify.signers.choose import SignerOptions
 
-    options = SignerOptions(
-        key=key,
-        passphrase_file=passphrase_file,
-        uri=signer,
-        public_key=public_key,
-        sigstore=sigstore,
-        identity_token=identity_token,
-        private_root=private_root,
-        identity=identity,
-        issuer=issuer,
-    )
-    chosen = options.choose(ask=ask)
-    place = key or public_key
+    chosen = signing.choose()
+    place = signing.key or signing.public_key
     with hash_bar() as bar:
         elsewhere = None if ray is None else hashed_on(ray, directory, bar)
         report = sign_tree(
@@ -94,75 +66,37 @@ def hashed_on(address: str, directory: Path, progress: Progress | None) -> Mappi
         return hash_spread(machines, directory.resolve(), progress)
 
 
+@grouped
 def file(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to sign, each by itself.")],
-    key: Key = None,
-    passphrase_file: PassphraseFile = None,
-    signer: SignerUri = None,
-    public_key: PublicKey = None,
-    sigstore: Sigstore = None,
-    identity_token: IdentityToken = None,
-    private_root: PrivateRoot = None,
-    identity: Identity = None,
-    issuer: Issuer = None,
+    *,
+    signing: Signing,
     output: Annotated[Path | None, typer.Option("--output", help="The bundle of a single FILE.")] = None,
     form: Annotated[Format, typer.Option("--format", help="text or json.")] = Format.TEXT,
 ) -> Outcome:
     """Sign files: the Sigstore bundle of FILE is FILE.sigstore.json, and says nothing of the file's name."""
     from mint2m.sign_texts import files_outcome
-    from mint2m.signer_options import ask
-    from mint2m_verify.signers.choose import SignerOptions
     from mint2m_verify.signers.sign_files import sign_files
 
-    options = SignerOptions(
-        key=key,
-        passphrase_file=passphrase_file,
-        uri=signer,
-        public_key=public_key,
-        sigstore=sigstore,
-        identity_token=identity_token,
-        private_root=private_root,
-        identity=identity,
-        issuer=issuer,
-    )
-    chosen = options.choose(ask=ask)
+    chosen = signing.choose()
     return files_outcome(sign_files(files, chosen, output=output), chosen.describe(), form)
 
 
+@grouped
 def grant(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A training deployment, or a validation plan.")],
     reason: Annotated[str, typer.Option("--reason", help="What for, in your words.")],
     not_before: Annotated[str, typer.Option("--not-before", metavar="TIME", help="From when on, RFC 3339 with Z.")],
     not_after: Annotated[str, typer.Option("--not-after", metavar="TIME", help="Until when.")],
-    key: Key = None,
-    passphrase_file: PassphraseFile = None,
-    signer: SignerUri = None,
-    public_key: PublicKey = None,
-    sigstore: Sigstore = None,
-    identity_token: IdentityToken = None,
-    private_root: PrivateRoot = None,
-    identity: Identity = None,
-    issuer: Issuer = None,
+    *,
+    signing: Signing,
     output: Annotated[
         Path | None, typer.Option("--output", help="In place of grant.sigstore.json beside FILE.")
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="text or json.")] = Format.TEXT,
 ) -> Outcome:
     """Authorize the runs of a deployment, or a promotion run; a policy says whose grants count."""
-    from mint2m.signer_options import ask
-    from mint2m_verify.signers.choose import SignerOptions
     from mint2m_verify.signers.sign_grant import GrantRequest, sign_grant
 
-    options = SignerOptions(
-        key=key,
-        passphrase_file=passphrase_file,
-        uri=signer,
-        public_key=public_key,
-        sigstore=sigstore,
-        identity_token=identity_token,
-        private_root=private_root,
-        identity=identity,
-        issuer=issuer,
-    )
     request = GrantRequest(file=file, reason=reason, not_before=not_before, not_after=not_after, output=output)
-    return present(sign_grant(request, options.choose(ask=ask)), form)
+    return present(sign_grant(request, signing.choose()), form)

@@ -5,10 +5,15 @@ The rule: a secret comes from a file or from a prompt that does not show it, nev
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
+
+if TYPE_CHECKING:
+    from mint2m_verify.signers.choose import SignerOptions
+    from mint2m_verify.signers.signer import Signer
 
 Key: TypeAlias = Annotated[
     Path | None, typer.Option("--key", help="Sign with this private key (PEM, P-256 or Ed25519).")
@@ -45,6 +50,41 @@ Identity: TypeAlias = Annotated[
 Issuer: TypeAlias = Annotated[
     str | None, typer.Option("--issuer", help="Who vouches for --identity, for --private-root: a URI.")
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signing:
+    """Who signs, as the command line has it."""
+
+    key: Key = None
+    passphrase_file: PassphraseFile = None
+    signer: SignerUri = None
+    public_key: PublicKey = None
+    sigstore: Sigstore = None
+    identity_token: IdentityToken = None
+    private_root: PrivateRoot = None
+    identity: Identity = None
+    issuer: Issuer = None
+
+    @property
+    def options(self) -> SignerOptions:
+        from mint2m_verify.signers.choose import SignerOptions
+
+        return SignerOptions(
+            key=self.key,
+            passphrase_file=self.passphrase_file,
+            uri=self.signer,
+            public_key=self.public_key,
+            sigstore=self.sigstore,
+            identity_token=self.identity_token,
+            private_root=self.private_root,
+            identity=self.identity,
+            issuer=self.issuer,
+        )
+
+    def choose(self) -> Signer:
+        """The signer; raises `FindingError` (`signer.*`, `key.*`)."""
+        return self.options.choose(ask=ask)
 
 
 def ask(wanted: str) -> bytes | None:

@@ -7,17 +7,16 @@ from typing import Annotated
 
 import typer
 
-from mint2m.outcome import Outcome, ReportFormat, present, report_files
-from mint2m.verify_options import At, Consistency, Digest, Form, Key, Policy, Reports, TrustedRoot
+from mint2m.option_groups import grouped
+from mint2m.outcome import Outcome
+from mint2m.verify_options import Anchoring, Telling
 
 
+@grouped
 def bundle(
     archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="mint2m-v<version>-release-bundle.tar.gz.")],
-    policy: Policy = None,
-    trusted_root: TrustedRoot = None,
-    key: Key = None,
-    digest: Digest = None,
-    consistency_only: Consistency = False,
+    *,
+    anchoring: Anchoring,
     checkout: Annotated[
         Path | None,
         typer.Option("--checkout", metavar="DIR", help="Must be its source, but for .git/."),
@@ -26,21 +25,16 @@ def bundle(
     verified_output: Annotated[
         Path | None, typer.Option("--verified-output", metavar="DIR", help="New directory for the verified members.")
     ] = None,
-    at: At = None,
-    form: Form = ReportFormat.TEXT,
-    report: Reports = None,
+    telling: Telling,
 ) -> Outcome:
     """Verify a release archive before anything of it is unpacked. --digest is of the release statement's payload."""
     from mint2m.hash_bar import hash_bar
-    from mint2m_verify.anchor import choose, options
+    from mint2m_verify.anchor import options
     from mint2m_verify.bundle import BundleQuestion, verify_bundle
 
-    files = report_files(report)
-    anchor = choose(
-        key=key, digest=digest, consistency_only=consistency_only, policy=policy, trusted_root=trusted_root, at=at
-    )
+    anchor = anchoring.choose()
     question = BundleQuestion(
         archive=archive, checkout=checkout, expect_version=expect_version, verified_output=verified_output
     )
     with hash_bar() as progress:
-        return present(verify_bundle(question, anchor, options(at, progress=progress)), form, files)
+        return telling.present(verify_bundle(question, anchor, options(anchoring.at, progress=progress)))

@@ -7,16 +7,24 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from mint2m.hash_options import Journal, UseCached, WholeDigests, hash_journal
+from mint2m.hash_options import Rehashing
+from mint2m.option_groups import grouped
 from mint2m.outcome import Outcome, ReportFormat, present, report_files
 from mint2m.verify_bundle_command import bundle
-from mint2m.verify_options import At, Consistency, Digest, Form, Key, Policy, Reports, TrustedRoot
+from mint2m.verify_options import (
+    Anchoring,
+    At,
+    Consistency,
+    Digest,
+    Expecting,
+    ExpectPlan,
+    Form,
+    Key,
+    Reports,
+    Telling,
+)
 from mint2m.verify_signature_command import signature
 
-ExpectPlan: TypeAlias = Annotated[str | None, typer.Option("--expect-plan", help="SHA-256 of the plan it must be of.")]
-ExpectNonce: TypeAlias = Annotated[str | None, typer.Option("--expect-nonce", help="Instance nonce it must be of.")]
-ExpectSeal: TypeAlias = Annotated[str | None, typer.Option("--expect-seal", help="SHA-256 of the seal's payload.")]
-ExpectSource: TypeAlias = Annotated[str | None, typer.Option("--expect-source", help="SHA-256 of the source it ran.")]
 Seal: TypeAlias = Annotated[Path | None, typer.Option("--seal", help="The run's seal, where it is not beside it.")]
 
 
@@ -45,75 +53,51 @@ def what_is_here(context: typer.Context) -> Outcome | None:
     return survey_outcome(Path())
 
 
+@grouped
 def run(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.")],
-    policy: Policy = None,
-    trusted_root: TrustedRoot = None,
-    key: Key = None,
-    digest: Digest = None,
-    consistency_only: Consistency = False,
-    at: At = None,
-    expect_plan: ExpectPlan = None,
-    expect_nonce: ExpectNonce = None,
-    expect_seal: ExpectSeal = None,
-    expect_source: ExpectSource = None,
-    journal: Journal = None,
-    use_cached: UseCached = False,
-    whole_digests: WholeDigests = False,
-    form: Form = ReportFormat.TEXT,
-    report: Reports = None,
+    *,
+    anchoring: Anchoring,
+    expecting: Expecting,
+    rehashing: Rehashing,
+    telling: Telling,
 ) -> Outcome:
     """Verify a run directory: seal, files, plan, ranks, losses, optimizer step. --digest is of the seal's payload."""
     from mint2m.hash_bar import hash_bar
-    from mint2m_verify.anchor import choose, options
     from mint2m_verify.run import verify_run
 
-    files = report_files(report)
-    anchor = choose(
-        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
-    )
-    with hash_bar() as progress, hash_journal(journal, directory, use_cached=use_cached) as kept:
-        wanted = options(
-            at, expect_plan, expect_nonce, expect_seal, expect_source, progress, kept, whole_digests=whole_digests
+    anchor = anchoring.choose()
+    with hash_bar() as progress, rehashing.kept(directory) as kept:
+        wanted = expecting.options(
+            at=anchoring.at, progress=progress, journal=kept, whole_digests=rehashing.whole_digests
         )
-        return present(verify_run(directory, anchor, wanted), form, files)
+        return telling.present(verify_run(directory, anchor, wanted))
 
 
+@grouped
 def chain(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Evidence directory of a promotion run.")],
-    policy: Policy = None,
-    trusted_root: TrustedRoot = None,
-    key: Key = None,
+    *,
+    anchoring: Anchoring,
     plan_key: Annotated[
         Path | None, typer.Option("--plan-key", help="Public key of the planner, where it is another than --key.")
     ] = None,
-    digest: Digest = None,
-    consistency_only: Consistency = False,
     through: Annotated[str | None, typer.Option("--through", help="Ask for the stages up to this one only.")] = None,
     known: Annotated[
         str | None, typer.Option("--known-checkpoint", help="SIZE:ROOT of the log as you saw it before.")
     ] = None,
-    at: At = None,
-    expect_plan: ExpectPlan = None,
-    expect_nonce: ExpectNonce = None,
-    expect_seal: ExpectSeal = None,
-    expect_source: ExpectSource = None,
-    form: Form = ReportFormat.TEXT,
-    report: Reports = None,
+    expecting: Expecting,
+    telling: Telling,
 ) -> Outcome:
     """Verify a promotion chain: every stage again from raw artifacts, by the plan's bounds alone."""
     from mint2m.hash_bar import hash_bar
-    from mint2m_verify.anchor import choose, options
     from mint2m_verify.chain.options import chain_options
     from mint2m_verify.chain.verify import verify_chain
 
-    files = report_files(report)
-    anchor = choose(
-        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
-    )
+    anchor = anchoring.choose()
     with hash_bar() as progress:
-        wanted = options(at, expect_plan, expect_nonce, expect_seal, expect_source, progress)
-        return present(verify_chain(directory, anchor, chain_options(wanted, through, plan_key, known)), form, files)
+        wanted = expecting.options(at=anchoring.at, progress=progress)
+        return telling.present(verify_chain(directory, anchor, chain_options(wanted, through, plan_key, known)))
 
 
 def training(
@@ -136,31 +120,25 @@ def training(
         return present(verify_training(directory, anchor, options(at, progress=progress)), form, files)
 
 
+@grouped
 def receipt(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="receipt.json of a run.")],
     root: Annotated[Path | None, typer.Option("--root", help="Run directory with the files it names.")] = None,
     seal: Seal = None,
-    policy: Policy = None,
-    trusted_root: TrustedRoot = None,
-    key: Key = None,
-    digest: Digest = None,
-    consistency_only: Consistency = False,
-    at: At = None,
+    *,
+    anchoring: Anchoring,
     expect_plan: ExpectPlan = None,
-    form: Form = ReportFormat.TEXT,
-    report: Reports = None,
+    telling: Telling,
 ) -> Outcome:
     """Verify a receipt, and that the files it names are those at hand. --digest is of the receipt's file."""
-    from mint2m_verify.anchor import choose, options
+    from mint2m_verify.anchor import options
     from mint2m_verify.verify_receipt import verify_receipt
 
-    files = report_files(report)
-    anchor = choose(
-        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
-    )
-    return present(verify_receipt(file, root, seal, anchor, options(at, expect_plan)), form, files)
+    anchor = anchoring.choose()
+    return telling.present(verify_receipt(file, root, seal, anchor, options(anchoring.at, expect_plan)))
 
 
+@grouped
 def checkpoint(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Checkpoint directory.")],
     manifest: Annotated[Path | None, typer.Option("--manifest", help="Its checkpoint-manifest.")] = None,
@@ -169,87 +147,59 @@ def checkpoint(
         typer.Option("--signature", help="An OpenSSF model_signing signature of DIR, for a manifest."),
     ] = None,
     seal: Seal = None,
-    policy: Policy = None,
-    trusted_root: TrustedRoot = None,
-    key: Key = None,
-    digest: Digest = None,
-    consistency_only: Consistency = False,
-    at: At = None,
-    journal: Journal = None,
-    use_cached: UseCached = False,
-    whole_digests: WholeDigests = False,
-    form: Form = ReportFormat.TEXT,
-    report: Reports = None,
+    *,
+    anchoring: Anchoring,
+    rehashing: Rehashing,
+    telling: Telling,
 ) -> Outcome:
     """Verify a checkpoint file by file. --digest is of the manifest's root or file."""
     from mint2m.hash_bar import hash_bar
-    from mint2m_verify.anchor import choose, options
+    from mint2m_verify.anchor import options
     from mint2m_verify.verify_tree import verify_checkpoint
 
-    files = report_files(report)
-    anchor = choose(
-        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
-    )
-    with hash_bar() as progress, hash_journal(journal, directory, use_cached=use_cached) as kept:
-        wanted = options(at, progress=progress, journal=kept, whole_digests=whole_digests)
+    anchor = anchoring.choose()
+    with hash_bar() as progress, rehashing.kept(directory) as kept:
+        wanted = options(anchoring.at, progress=progress, journal=kept, whole_digests=rehashing.whole_digests)
         if signature is not None:
             from mint2m_verify.model_signing import verify_model
 
-            return present(
-                verify_model(directory, signature, anchor, wanted, manifest=manifest, seal=seal), form, files
-            )
-        return present(verify_checkpoint(directory, manifest, seal, anchor, wanted), form, files)
+            return telling.present(verify_model(directory, signature, anchor, wanted, manifest=manifest, seal=seal))
+        return telling.present(verify_checkpoint(directory, manifest, seal, anchor, wanted))
 
 
+@grouped
 def manifest(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file, model or checkpoint manifest.")],
     root: Annotated[Path, typer.Option("--root", help="The directory that it is of.")],
     seal: Seal = None,
-    policy: Policy = None,
-    trusted_root: TrustedRoot = None,
-    key: Key = None,
-    digest: Digest = None,
-    consistency_only: Consistency = False,
-    at: At = None,
-    journal: Journal = None,
-    use_cached: UseCached = False,
-    whole_digests: WholeDigests = False,
-    form: Form = ReportFormat.TEXT,
-    report: Reports = None,
+    *,
+    anchoring: Anchoring,
+    rehashing: Rehashing,
+    telling: Telling,
 ) -> Outcome:
     """Verify a directory against a manifest of any kind. --digest is of the manifest's root or file."""
     from mint2m.hash_bar import hash_bar
-    from mint2m_verify.anchor import choose, options
+    from mint2m_verify.anchor import options
     from mint2m_verify.verify_tree import verify_manifest
 
-    files = report_files(report)
-    anchor = choose(
-        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
-    )
-    with hash_bar() as progress, hash_journal(journal, root, use_cached=use_cached) as kept:
-        wanted = options(at, progress=progress, journal=kept, whole_digests=whole_digests)
-        return present(verify_manifest(file, root, seal, anchor, wanted), form, files)
+    anchor = anchoring.choose()
+    with hash_bar() as progress, rehashing.kept(root) as kept:
+        wanted = options(anchoring.at, progress=progress, journal=kept, whole_digests=rehashing.whole_digests)
+        return telling.present(verify_manifest(file, root, seal, anchor, wanted))
 
 
+@grouped
 def evidence(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Published evidence.")] = Path("evidence"),
-    policy: Policy = None,
-    trusted_root: TrustedRoot = None,
-    key: Key = None,
-    digest: Digest = None,
-    consistency_only: Consistency = False,
-    at: At = None,
-    form: Form = ReportFormat.TEXT,
-    report: Reports = None,
+    *,
+    anchoring: Anchoring,
+    telling: Telling,
 ) -> Outcome:
     """Verify published evidence and say what each part is worth. --digest is of manifest.json or its root."""
     from mint2m.hash_bar import hash_bar
-    from mint2m_verify.anchor import choose, options
+    from mint2m_verify.anchor import options
     from mint2m_verify.verify_evidence import verify_evidence
 
-    files = report_files(report)
-    anchor = choose(
-        key=key, digest=digest, consistency_only=consistency_only, policy=policy, trusted_root=trusted_root, at=at
-    )
+    anchor = anchoring.choose()
     with hash_bar() as progress:
-        return present(verify_evidence(directory, anchor, options(at, progress=progress)), form, files)
+        return telling.present(verify_evidence(directory, anchor, options(anchoring.at, progress=progress)))

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
-from mint2m.outcome import Outcome, ReportFormat, present, report_files
-from mint2m.verify_options import At, Form, Key, Policy, Reports
+from mint2m.option_groups import grouped
+from mint2m.outcome import Outcome
+from mint2m.verify_options import At, Key, Policy, Telling
 
 
+@grouped
 def signature(
     artifact: Annotated[str, typer.Argument(metavar="FILE|sha256:HEX", help="The signed file, or its digest alone.")],
     bundle: Annotated[
@@ -31,13 +33,12 @@ def signature(
         str | None, typer.Option("--predicate-type", help="What each bundle must be a statement of.")
     ] = None,
     at: At = None,
-    form: Form = ReportFormat.TEXT,
-    report: Reports = None,
+    *,
+    telling: Telling,
 ) -> Outcome:
     """Verify a signed file: every bundle must hold, be about it, and be by whom you name."""
     from mint2m_verify.verify_signature import choose_signer, verify_signature
 
-    files = report_files(report)
     anchor = choose_signer(
         policy=policy,
         identity=certificate_identity,
@@ -46,4 +47,4 @@ def signature(
         trusted_root=trusted_root,
         at=at,
     )
-    return present(verify_signature(artifact, bundle, anchor, predicate_type=predicate_type, at=at), form, files)
+    return telling.present(verify_signature(artifact, bundle, anchor, predicate_type=predicate_type, at=at))
