@@ -31,8 +31,8 @@ from mint2m_verify.input_checks import MODEL_TREE
 from mint2m_verify.model_numbers import read_numbers
 from mint2m_verify.tree import hash_tree, manifest, root_digest
 
-#: Old log-probs of somewhere else, around those of an untrained model of byte tokens (about -5.5, here -4.9 to -7.1). By
-#: -8 and -4 a ratio is above and below every clip, whatever the seed; each response has some of both.
+#: Old log-probs of somewhere else, around those of an untrained model of byte tokens (about -5.5, here -4.9 to -7.1).
+#: By -8 and -4 a ratio is above and below every clip, whatever the seed; each response has some of both.
 _OLD = (-5.9, -8.0, -5.6, -4.0, -6.0, -5.5, -8.0, -5.8, -4.0, -6.1, -5.0, -5.7)
 
 
