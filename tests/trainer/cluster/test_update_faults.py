@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,38 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
+@dataclass(frozen=True, slots=True)
+class FailingDisk:
+    """A file system on a device of its own, which turns read-only at an error of the disk, whoever writes to it."""
+
+    image: Path
+    place: Path
+
+    def mount(self) -> subprocess.CompletedProcess[str]:
+        command = ["mount", "-o", "loop,errors=remount-ro", str(self.image), str(self.place)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", str(self.place)], check=True)
+
+
+@pytest.fixture
+def failing(tmp_path: Path) -> Iterator[FailingDisk]:
+    if shutil.which("mkfs.ext4") is None:
+        pytest.skip("no mkfs.ext4 here, which e2fsprogs has")
+    disk = FailingDisk(tmp_path / "image", tmp_path / "failing")
+    disk.place.mkdir()
+    with disk.image.open("wb") as image:
+        image.truncate(400 << 20)
+    # Without a journal of its own: with one it could not be mounted again without a repair.
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-O", "^has_journal", str(disk.image)], check=True)
+    mounted = disk.mount()
+    if mounted.returncode:
+        pytest.skip(f"an image cannot be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    disk.unmount()
+
+
 @pytest.mark.parametrize(
     "room",
     [
@@ -159,13 +193,15 @@ def test_a_full_disk_at_the_checkpoint_leaves_the_old_weights_and_a_failed_recei
 
 @pytest.mark.parametrize("phase", ["materialize", "finalize", "checkpoint"])
 def test_a_disk_that_turns_read_only_leaves_the_old_weights_and_a_journal_that_cleanup_closes(
-    tmp_path: Path, disk: Path, tiny_deployment: Callable[..., Path], phase: str
+    tmp_path: Path, failing: FailingDisk, tiny_deployment: Callable[..., Path], phase: str
 ) -> None:
     """Not even the journal takes a line then, so what is absent is said by cleanup, once the disk is back."""
-    deployment, root = tiny_deployment(tmp_path / "given"), disk / "out"
+    deployment, root = tiny_deployment(tmp_path / "given"), failing.place / "out"
     before = digests(tmp_path / "given")
-    code, report, errors = run(deployment, root, "ReadOnlyUpdate", DIES_IN_PHASE=phase, DISK_MOUNTED_AT=str(disk))
-    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    given = {"DIES_IN_PHASE": phase, "DISK_MOUNTED_AT": str(failing.place)}
+    code, report, errors = run(deployment, root, "ReadOnlyUpdate", **given)
+    failing.unmount()
+    assert failing.mount().returncode == 0
     assert code == 5, report
     assert [fault["id"] for fault in report["findings"]] == ["tool.io"], report
     assert "ead-only" in report["findings"][0]["actual"], report

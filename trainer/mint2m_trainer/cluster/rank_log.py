@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mint2m_verify import layout
@@ -41,21 +41,32 @@ class _Redacting(logging.Formatter):
         return text
 
 
+class _Appending(logging.Handler):
+    """Opens its file for each line: a file that is held open keeps a disk from being unmounted or made read-only."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__()
+        self._place = place
+        self.setFormatter(_Redacting())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # A full disk is told by what has to be written; a log that cannot be is no fault, and no news on stderr.
+        with suppress(OSError), self._place.open("a", encoding="utf-8") as stream:
+            stream.write(self.format(record) + "\n")
+
+
 class RankLog:
-    """The log of one rank, opened where it starts and closed with its session."""
+    """The log of one rank, begun where it starts and ended with its session."""
 
     def __init__(self, root: Path, rank: int) -> None:
         place = root / layout.rank_log(rank)
         place.parent.mkdir(exist_ok=True)
-        self._handler = logging.FileHandler(place, encoding="utf-8")
-        self._handler.setFormatter(_Redacting())
+        self._handler = _Appending(place)
         self._logger = logging.getLogger("mint2m.rank")
         self._logger.setLevel(logging.INFO)
         self._logger.propagate = False
         self._logger.addHandler(self._handler)
         logging.getLogger().addHandler(self._handler)  # what libraries say, from warnings on
-        # A full disk is told by what has to be written; a log that cannot be is no fault, and no news on stderr.
-        logging.raiseExceptions = False
 
     @contextmanager
     def around(self, phase: str) -> Iterator[None]:
