@@ -57,6 +57,9 @@ def doctor(
         Path | None, typer.Option("--deployment", help="Deployment file, for run and validation.")
     ] = None,
     profile: Profile = None,
+    against: Annotated[
+        Path | None, typer.Option("--against", help="Another deployment that must share what runs.")
+    ] = None,
     root: Annotated[Path, typer.Option("--root", help="Source tree, for scope checkout.")] = Path(),
     output: Annotated[Path | None, typer.Option("--output", help="Also write the doctor document here.")] = None,
     chain: Chain = None,
@@ -72,7 +75,9 @@ def doctor(
     from mint2m_verify.promotion import read_promoting
 
     promoting = read_promoting(chain=chain, policy=policy, trusted_root=trusted_root, at=at)
-    examination = examine(scope.value, deployment=deployment, profile=profile, root=root, promoting=promoting)
+    examination = examine(
+        scope.value, deployment=deployment, profile=profile, root=root, promoting=promoting, against=against
+    )
     if output is not None:
         write_atomic(output, examination.doctor.encode())
     return doctor_outcome(examination, str(deployment or root), form)

@@ -13,15 +13,9 @@ from pathlib import Path, PurePosixPath
 
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.chain.places import NAMED_TOKENS, ORDER
-from mint2m_verify.deployment_checks import (
-    check_attachments,
-    check_deployment,
-    check_image,
-    check_profile,
-    check_runtime,
-    check_topology,
-)
-from mint2m_verify.deployment_parts import Check, Parts, because, is_placeholder
+from mint2m_verify.deployment_checks import check_deployment, check_image, check_profile, check_topology
+from mint2m_verify.deployment_papers import check_attachments, check_lock, check_runtime
+from mint2m_verify.deployment_parts import Check, Parts, because
 from mint2m_verify.documents.base import FileRef
 from mint2m_verify.documents.inputs import Deployment, HardwareClass, PinnedFile, RunProfile, RuntimeIdentity
 from mint2m_verify.documents.manifests import ModelManifest
@@ -30,6 +24,7 @@ from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.fixture import FixtureBytes
 from mint2m_verify.input_checks import check_adapter, check_fixture, check_memory, check_model
+from mint2m_verify.runtime.digests import is_placeholder
 from mint2m_verify.walk import Progress
 
 
@@ -96,6 +91,7 @@ def gather_set(path: Path, *, progress: Progress | None = None) -> GatheredSet:
     if deployment is None or parts.checks[-1].findings:
         return GatheredSet(checks=tuple(parts.checks), deployment=deployment)
     check_image(parts, deployment)
+    check_lock(parts, deployment)
     check_model(parts, deployment, progress)
     check_adapter(parts, deployment)
     if deployment.adapter is None:
@@ -114,7 +110,7 @@ def _check_set(parts: Parts, deployment: Deployment) -> CheckedSet | None:
     """The set by its digest, then each of its cases; those that are whole come back."""
     pinned = deployment.fixture
     if is_placeholder(pinned.sha256):
-        fault = found("fixture.placeholder-hash", file=parts.path.name, pointer="/fixture/sha256", actual="all zeros")
+        fault = found("fixture.placeholder-hash", file=parts.path.name, pointer="/fixture/sha256", actual=pinned.sha256)
         parts.record("fixture-set", fault)
         return None
     place = parts.near(pinned.path)

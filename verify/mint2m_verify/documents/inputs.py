@@ -57,6 +57,7 @@ class Deployment(Document):
     """Where and with what a run happens; written by the operator."""
 
     NAME: ClassVar[str] = "deployment"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"runtime_lock"})
 
     kind: Literal["training", "validation"]
     name: str
@@ -75,6 +76,7 @@ class Deployment(Document):
     authorization_grant: str | None
     output_root: str
     signer: Signer
+    runtime_lock: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
