@@ -20,6 +20,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "run": (
         "run --deployment local --output run1",
         "run --deployment deployment.json --key release.key --output run1",
+        "run --deployment deployment.json --rehearse --output rehearsal1",
         "run --deployment local-128k --progress run1.progress --output run1",
         "run --deployment local --instruments watched1 --output run1",
     ),

@@ -107,6 +107,9 @@ def run(
     instance_nonce: Annotated[str | None, typer.Option("--instance-nonce", help="New text; random if absent.")] = None,
     run_id: Annotated[str | None, typer.Option("--run-id", help="Label of the run.")] = None,
     output: Annotated[Path | None, typer.Option("--output", metavar="DIR", help="New run directory.")] = None,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="The same ranks over a short generated prompt; counts as no run.")
+    ] = False,
     progress: Progress = None,
     instruments: Annotated[
         Path | None, typer.Option("--instruments", metavar="DIR", help="New directory for traces, routing and audit.")
@@ -150,6 +153,7 @@ def run(
         instance_nonce=instance_nonce,
         progress=progress,
         instruments=instruments,
+        rehearse=rehearse,
     )
     with stage_log() as log:
         result = whole_run(request, log)

@@ -248,6 +248,8 @@ def check_topology(parts: Parts, deployment: Deployment) -> None:
 
 def claim_scope(deployment: Deployment, profile: RunProfile) -> ClaimScope | None:
     """What a receipt of this run may be used for; None where the closed list has nothing that fits."""
+    if profile.rehearses is not None:
+        return "topology_rehearsal"
     if deployment.hardware_class == "reference-cpu":
         return "reference_cpu_execution"
     if profile.context.prompt_tokens == 2_097_152:

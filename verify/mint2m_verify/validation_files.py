@@ -25,6 +25,7 @@ from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.fixture import FixtureBytes
 from mint2m_verify.input_checks import check_adapter, check_fixture, check_memory, check_model
 from mint2m_verify.runtime.digests import is_placeholder
+from mint2m_verify.runtime.lock import ReadLock
 from mint2m_verify.walk import Progress
 
 
@@ -57,6 +58,7 @@ class ValidationInputs:
     fixtures: CheckedSet
     model_manifest: ModelManifest
     runtime_identity: RuntimeIdentity
+    runtime_lock: ReadLock | None = None
 
     @property
     def profile(self) -> RunProfile:
@@ -164,6 +166,9 @@ def _check_case(parts: Parts, deployment: Deployment, place: Path, case: Fixture
         own.record("case", *differing, actual="four files as the set has them")
     check_memory(own, like)
     if own.profile is not None:
+        if own.profile.rehearses is not None:
+            fault = found("profile.unsupported", file=case.profile.path, pointer="/rehearses", expected="no rehearsal")
+            own.record("profile", fault)
         tokens = own.profile.context.prompt_tokens
         faults = _length(case.stage, tokens, deployment.hardware_class)
         own.record("length", *faults, actual=f"{tokens} prompt tokens")
@@ -242,4 +247,5 @@ def _complete(parts: Parts, deployment: Deployment, fixtures: CheckedSet | None)
         fixtures=fixtures,
         model_manifest=parts.manifest,
         runtime_identity=parts.identity,
+        runtime_lock=parts.lock,
     )

@@ -13,6 +13,7 @@ ClaimScope = Literal[
     "reference_cpu_numerical_correctness",
     "2m_execution_only_not_numerical_correctness",
     "gradient_parity",
+    "topology_rehearsal",
 ]
 PrefixGradient = Literal["exact", "detached"]
 Source = Literal["rollout", "recompute"]
@@ -213,10 +214,19 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """The run that a rehearsal stands for: its profile, and how long its prompt is."""
+
+    profile_sha256: str
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunProfile(Document):
-    """Everything that changes a number of the run."""
+    """Everything that changes a number of the run; `rehearses` is there only in a rehearsal's."""
 
     NAME: ClassVar[str] = "run-profile"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"rehearses"})
 
     name: str
     topology: Topology
@@ -229,6 +239,7 @@ class RunProfile(Document):
     prefix: PrefixOptions
     memory: MemoryOptions
     timeouts_s: Timeouts
+    rehearses: Rehearsed | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
