@@ -204,7 +204,9 @@ def check_topology(parts: Parts, deployment: Deployment) -> None:
     if reserved:
         parts.record("topology", *reserved)
         return
-    loops = [pointer for pointer, ip in places if len(deployment.node_ips) > 1 and _loopback(ip)]
+    # In the reference class several loopback addresses are hosts of one machine, which the tests have.
+    cluster = deployment.hardware_class != "reference-cpu" and len(deployment.node_ips) > 1
+    loops = [pointer for pointer, ip in places if cluster and _loopback(ip)]
     if loops:
         faults = (found("topology.loopback-address", file=parts.path.name, pointer=pointer) for pointer in loops)
         parts.record("topology", *faults)

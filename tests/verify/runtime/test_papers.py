@@ -129,7 +129,8 @@ def test_a_cluster_class_needs_every_paper(tmp_path: Path) -> None:
 
 def test_a_loopback_address_names_no_node_of_several(site: Site) -> None:
     site.change(
-        site.deployment.name, lambda d: d.update(node_ips=["10.0.0.1", "127.0.0.2"], ray_address="localhost:6379")
+        site.deployment.name,
+        lambda d: d.update(hardware_class="h20-4x8", node_ips=["10.0.0.1", "127.0.0.2"], ray_address="localhost:6379"),
     )
     assert [item for item in blockers(site) if item[0].startswith("topology")] == [
         ("topology.loopback-address", "/node_ips/1"),

@@ -113,8 +113,8 @@ ENTRIES = (
     _blocked(
         "topology.loopback-address",
         "a loopback address among several nodes",
-        "127.0.0.0/8, ::1 and `localhost` mean another machine on every machine, so they name no node of a cluster. Write the\n"
-        "addresses of your own nodes, as Ray shows them.",
+        "127.0.0.0/8, ::1 and `localhost` mean another machine on every machine, so they name no node of a cluster class. Write\n"
+        "the addresses of your own nodes, as Ray shows them.",
     ),
     _blocked(
         "model.snapshot-missing",
