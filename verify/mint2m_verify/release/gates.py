@@ -54,10 +54,11 @@ def check_release(
     """
     log = Findings()
     ready = check_gates(source, version, log)
+    of_the_source = log.findings
     for lock in locks:
         log.judge(f"runtime lock {lock.name}", Standing.CHECKED, _locked(lock))
     chain = None if promoting is None else promoting.verified()
-    gates = promotion(log.findings, chain)
+    gates = promotion(of_the_source, chain)
     return Report(
         subject=str(source),
         command="release check",
