@@ -11,11 +11,16 @@ import click
 
 #: By the command's words after `mint2m`; each line is what follows `mint2m`.
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
-    "doctor": ("doctor --scope run --deployment deployment.json", "doctor --scope checkout --root ."),
+    "doctor": (
+        "doctor --scope run --deployment deployment.json",
+        "doctor --scope run --deployment deployment.json --against validation.json",
+        "doctor --scope checkout --root .",
+    ),
     "plan": ("plan --deployment deployment.json --run-id r1 --instance-nonce NONCE --output plan.json",),
     "run": (
         "run --deployment local --output run1",
         "run --deployment deployment.json --key release.key --output run1",
+        "run --deployment deployment.json --rehearse --output rehearsal1",
         "run --deployment local-128k --progress run1.progress --output run1",
         "run --deployment local --instruments watched1 --output run1",
     ),
@@ -96,9 +101,20 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "schema list": ("schema list",),
     "schema show": ("schema show training-receipt",),
     "schema check": ("schema check run1/receipt.json",),
-    "release check": ("release check --version 1.0.0",),
+    "release check": ("release check --version 1.0.0", "release check --lock runtime-lock.json"),
     "release build": ("release build --version 1.0.0 --key release.key --output dist",),
     "release cosign": ("release cosign mint2m-v1.0.0-release-bundle.tar.gz --key second.key --output dist2",),
+    "release lock": (
+        "release lock --environment cpu --hashes report.json --wheel dist/mint2m-1.0.0-py3-none-any.whl "
+        "--base-image python@sha256:HEX --container-file docs/containers/cpu.Containerfile --python 3.11.9 "
+        "--output runtime-lock.json",
+    ),
+    "release requirements": ("release requirements --lock runtime-lock.json --output requirements.txt",),
+    "release sbom": ("release sbom --lock runtime-lock.json --output sbom.spdx.json",),
+    "release image-provenance": (
+        "release image-provenance --image mint2m@sha256:HEX --lock runtime-lock.json --sbom sbom.spdx.json "
+        "--container-file docs/containers/cpu.Containerfile --output image-provenance.json",
+    ),
     "stage plan": ("stage plan --deployment local-small --instance-nonce NONCE --key planner.key --output evidence1",),
     "explain": ("explain tree.file-changed", "explain --list"),
     "completion": ("completion bash > ~/.local/share/bash-completion/completions/mint2m",),

@@ -9,6 +9,7 @@ import typer
 
 from mint2m.option_groups import grouped
 from mint2m.outcome import Outcome, ReportFormat, present
+from mint2m.runtime_commands import add_papers
 from mint2m.signer_options import Signing
 from mint2m.verify_options import At, Chain, Policy, TrustedRoot
 
@@ -23,12 +24,16 @@ def register(app: typer.Typer) -> None:
     group.command("check")(check)
     group.command("build")(build)
     group.command("cosign")(cosign)
+    add_papers(group)
     app.add_typer(group, name="release")
 
 
 def check(
     source: Source = Path(),
     version: Version = None,
+    lock: Annotated[
+        list[Path] | None, typer.Option("--lock", help="Runtime lock, to say what in it is not known; may be repeated.")
+    ] = None,
     chain: Chain = None,
     policy: Policy = None,
     trusted_root: TrustedRoot = None,
@@ -40,7 +45,7 @@ def check(
     from mint2m_verify.release.gates import check_release
 
     promoting = read_promoting(chain=chain, policy=policy, trusted_root=trusted_root, at=at)
-    return present(check_release(source, version, promoting), form)
+    return present(check_release(source, version, promoting, locks=tuple(lock or ())), form)
 
 
 @grouped

@@ -48,6 +48,9 @@ def doctor(
         Path | None, typer.Option("--deployment", help="Deployment file, for run and validation.")
     ] = None,
     profile: Profile = None,
+    against: Annotated[
+        Path | None, typer.Option("--against", help="Another deployment that must share what runs.")
+    ] = None,
     root: Annotated[Path, typer.Option("--root", help="Source tree, for scope checkout.")] = Path(),
     output: Annotated[Path | None, typer.Option("--output", help="Also write the doctor document here.")] = None,
     chain: Chain = None,
@@ -63,7 +66,9 @@ def doctor(
     from mint2m_verify.promotion import read_promoting
 
     promoting = read_promoting(chain=chain, policy=policy, trusted_root=trusted_root, at=at)
-    examination = examine(scope.value, deployment=deployment, profile=profile, root=root, promoting=promoting)
+    examination = examine(
+        scope.value, deployment=deployment, profile=profile, root=root, promoting=promoting, against=against
+    )
     if output is not None:
         write_atomic(output, examination.doctor.encode())
     return doctor_outcome(examination, str(deployment or root), form)
@@ -94,6 +99,9 @@ def run(
     instance_nonce: Annotated[str | None, typer.Option("--instance-nonce", help="New text; random if absent.")] = None,
     run_id: Annotated[str | None, typer.Option("--run-id", help="Label of the run.")] = None,
     output: Annotated[Path | None, typer.Option("--output", metavar="DIR", help="New run directory.")] = None,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="The same ranks over a short generated prompt; counts as no run.")
+    ] = False,
     progress: Progress = None,
     instruments: Annotated[
         Path | None, typer.Option("--instruments", metavar="DIR", help="New directory for traces, routing and audit.")
@@ -117,6 +125,7 @@ def run(
         instance_nonce=instance_nonce,
         progress=progress,
         instruments=instruments,
+        rehearse=rehearse,
     )
     with stage_log() as log:
         result = whole_run(request, log)

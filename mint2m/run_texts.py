@@ -60,10 +60,15 @@ def run_outcome(result: RunResult, lines: Sequence[str], form: Format) -> Outcom
         anchor = "--policy POLICY --trusted-root ROOT   (a policy that names this identity and its root)"
     made = ("          The key was made for this run: it shows that nothing changed since, not who ran it.",)
     gradient = plan.profile.prefix.gradient
+    rehearsed = plan.profile.rehearses
+    what = f"one GRPO update ({gradient} prefix gradient)"
+    if rehearsed is not None:
+        tokens = plan.profile.context.prompt_tokens
+        what = f"a rehearsal with {tokens} tokens of a run with {rehearsed.prompt_tokens}, and counts as none"
     closing = (
         "",
         f"Evidence: {escape(str(result.directory))}",
-        f"Proves:   one GRPO update ({gradient} prefix gradient), {plan.deployment.hardware_class}, signed by {by}.",
+        f"Proves:   {what}, {plan.deployment.hardware_class}, signed by {by}.",
         *(made if result.signer == "ephemeral" else ()),
         f"Does not: say anything about another model, length or hardware (claim scope {plan.claim_scope}).",
         f"Check it: mint2m verify run {_word(result.directory)} {anchor}",

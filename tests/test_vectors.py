@@ -92,6 +92,7 @@ UNREACHED = {
     "doctor.option-missing": "of the doctor; tests/verify/test_doctor.py",
     "image-provenance": "of the doctor; tests/verify/test_doctor.py",
     "runtime-identity": "of the doctor; tests/verify/test_doctor.py",
+    "runtime-lock": "of the doctor and of making locks; tests/verify/runtime",
     "megatron-core": "of the doctor; tests/verify/test_doctor.py",
     "psutil": "of the doctor; tests/verify/test_doctor.py",
     "numba": "of the doctor; tests/verify/test_doctor.py",

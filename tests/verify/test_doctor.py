@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -22,6 +23,9 @@ from mint2m_verify.signing import new_key_pair
 
 ROOT = Path(__file__).resolve().parents[2]
 ZERO = "0" * 64
+
+#: A digest, of nothing that is here.
+OTHER = hashlib.sha256(b"other").hexdigest()
 
 
 @pytest.fixture
@@ -56,13 +60,13 @@ CHANGES: Mapping[str, tuple[Callable[[dict], object], list[str]]] = {  # type: i
     "missing member": (lambda d: d.pop("node_ips"), ["deployment.invalid"]),
     "snapshot": (lambda d: d["model"].update(snapshot="nowhere"), ["model.snapshot-missing"]),
     "manifest": (
-        lambda d: d["model"].update(model_manifest_sha256="1" * 64),
+        lambda d: d["model"].update(model_manifest_sha256=OTHER),
         ["model.manifest-mismatch", "fixture.model-mismatch"],
     ),
-    "fixture hash": (lambda d: d["fixture"].update(sha256="1" * 64), ["fixture.hash-mismatch"]),
+    "fixture hash": (lambda d: d["fixture"].update(sha256=OTHER), ["fixture.hash-mismatch"]),
     "fixture path": (lambda d: d["fixture"].update(path="nowhere.json"), ["fixture.unreadable"]),
     "revision": (lambda d: d["model"].update(revision="other"), ["fixture.revision-mismatch"]),
-    "profile hash": (lambda d: d["profile"].update(sha256="1" * 64), ["profile.hash-mismatch"]),
+    "profile hash": (lambda d: d["profile"].update(sha256=OTHER), ["profile.hash-mismatch"]),
     "no profile": (lambda d: d.update(profile=None), ["profile.missing"]),
     "nodes": (
         lambda d: d.update(node_ips=["10.0.0.1", "10.0.0.2"], ray_address="10.0.0.1:6379"),
@@ -78,6 +82,10 @@ CHANGES: Mapping[str, tuple[Callable[[dict], object], list[str]]] = {  # type: i
     "sbom": (lambda d: d.update(sbom="nowhere"), ["sbom.missing"]),
     "signer": (lambda d: d.update(signer={"kind": "key", "path": "nowhere.key"}), ["signer.unusable"]),
     "image": (lambda d: d.update(image={"name": "i", "digest": f"sha256:{ZERO}"}), ["image.placeholder-digest"]),
+    "image that repeats itself": (
+        lambda d: d.update(image={"name": "i", "digest": f"sha256:{'ab' * 32}"}),
+        ["image.placeholder-digest"],
+    ),
     "output": (lambda d: d.update(output_root="profile.json/below-a-file"), ["output.unwritable"]),
 }
 
@@ -123,6 +131,7 @@ def test_a_gpu_class_needs_every_paper_and_all_of_them_are_named_at_once(deploym
     change(deployment, lambda d: d.update(hardware_class="h20-4x8"))
     assert blockers(deployment) == [
         "image.missing",
+        "runtime-lock.missing",
         "scope.none",
         "sbom.missing",
         "image-provenance.missing",

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mint2m_verify.anchor import read_key
+from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.chain import places
+from mint2m_verify.chain.lock_check import check_planned_lock
 from mint2m_verify.chain.options import ChainOptions
-from mint2m_verify.chain.verify import AUTHORIZED, INPUTS, verify_chain
+from mint2m_verify.chain.verify import AUTHORIZED, INPUTS, LOCKED, verify_chain
 from mint2m_verify.doctor import examine_checkout
+from mint2m_verify.documents.base import FileRef
 from mint2m_verify.documents.validation import ValidationPlan
 from mint2m_verify.finding import FindingError, Report, Requirement, Standing, Verdict, found
 from mint2m_verify.promotion import (
@@ -24,6 +28,7 @@ from mint2m_verify.promotion import (
     promotion,
     read_promoting,
 )
+from mint2m_verify.walk import read_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 VECTORS = ROOT / "tests" / "vectors"
@@ -37,9 +42,16 @@ def plan() -> ValidationPlan:
 
 def gpu_chain() -> VerifiedChain:
     """What an accepted chain of the cluster class comes to; there is none, so the report is written here."""
-    rows = tuple(Requirement(required=name, found="all", standing=Standing.CHECKED) for name in (INPUTS, AUTHORIZED))
+    rows = tuple(
+        Requirement(required=name, found="all", standing=Standing.CHECKED) for name in (INPUTS, AUTHORIZED, LOCKED)
+    )
     made = replace(
-        plan(), hardware_class=GPU_CLASS, image_digest=f"sha256:{'cd' * 32}", source_sha256=SOURCE, backend="nccl"
+        plan(),
+        hardware_class=GPU_CLASS,
+        image_digest=f"sha256:{'cd' * 32}",
+        source_sha256=SOURCE,
+        backend="nccl",
+        runtime_lock=FileRef(path="inputs/runtime-lock.json", sha256="ef" * 32, size=1),
     )
     return VerifiedChain(report=Report(subject="chain", command="verify chain", requirements=rows), plan=made)
 
@@ -49,12 +61,61 @@ def test_all_gates_met_is_runnable() -> None:
     assert [gate.met for gate in made.gates] == [True] * 5 and made.status == RUNNABLE
 
 
+def without(chain: VerifiedChain, required: str) -> VerifiedChain:
+    rows = tuple(row for row in chain.report.requirements if row.required != required)
+    return replace(chain, report=replace(chain.report, requirements=rows))
+
+
+def test_a_lock_promotes_only_where_the_plan_binds_it_and_the_chain_was_held_against_it() -> None:
+    chain = gpu_chain()
+    assert chain.plan is not None
+    unbound = replace(chain, plan=replace(chain.plan, runtime_lock=None))
+    for made in (promotion((), unbound, source=SOURCE), promotion((), without(chain, LOCKED), source=SOURCE)):
+        assert [gate.name for gate in made.gates if not gate.met] == ["runtime lock"] and made.status == REVIEW_ONLY
+
+
+def locked(tmp_path: Path, **changes: object) -> tuple[str, list[str]]:
+    """What the check of a planned lock says where the chain's plan binds one of the identity's packages."""
+    place = Path(shutil.copytree(CHAIN, tmp_path / "chain"))
+    identity = json.loads((place / plan().runtime_identity.path).read_bytes())
+    lock = {
+        "schema": "mint2m.runtime-lock/v1",
+        "name": "lock",
+        "environment": "cpu",
+        "base_image": {"name": "python", "digest": f"sha256:{sha256_hex(b'base')}"},
+        "container_file": {"name": "cpu.Containerfile", "sha256": sha256_hex(b"file")},
+        "python": identity["python"],
+        "wheels": [item | {"sha256": [sha256_hex(item["name"].encode())]} for item in identity["packages"]],
+        "system_packages": [],
+        "drivers": None,
+    } | changes
+    (place / "inputs/runtime-lock.json").write_text(json.dumps(lock))
+    ref = FileRef.of("inputs/runtime-lock.json", (place / "inputs/runtime-lock.json").read_bytes())
+    files = {file.path: file for file in read_tree(place, keep=places.kept_bytes).files}
+    findings, check = [], check_planned_lock(replace(plan(), runtime_lock=ref), files)
+    while True:
+        try:
+            findings.append(next(check).id)
+        except StopIteration as end:
+            return str(end.value), findings
+
+
+def test_a_planned_lock_is_held_against_itself_and_the_planned_identity(tmp_path: Path) -> None:
+    words, findings = locked(tmp_path / "right")
+    assert findings == [] and words.startswith("lock, cpu, ")
+    assert locked(tmp_path / "half", base_image=None)[1] == ["validation-plan.lock-unresolved"]
+    assert locked(tmp_path / "form", wheels=[])[1] == ["validation-plan.lock-unresolved"]
+    other = {"implementation": "CPython", "version": "3.10.1"}
+    assert locked(tmp_path / "python", python=other)[1] == ["validation-plan.lock-differs"]
+    drivers = {"cuda_driver_minimum": "580.65.06", "nccl": "2.28.3"}
+    cuda = locked(tmp_path / "class", environment="cuda13", drivers=drivers)
+    assert cuda[1] == ["validation-plan.lock-differs"]
+
+
 CHANGES = {
     "runtime lock": lambda chain: replace(chain, plan=replace(chain.plan, image_digest=None)),
-    "authorization": lambda chain: replace(
-        chain, report=replace(chain.report, requirements=chain.report.requirements[:1])
-    ),
-    "inputs": lambda chain: replace(chain, report=replace(chain.report, requirements=chain.report.requirements[1:])),
+    "authorization": lambda chain: without(chain, AUTHORIZED),
+    "inputs": lambda chain: without(chain, INPUTS),
     "validation": lambda chain: replace(chain, plan=replace(chain.plan, source_sha256="cd" * 32)),
 }
 

@@ -16,6 +16,7 @@ from mint2m_trainer.cluster.interrupt import terminated_like_interrupted
 from mint2m_trainer.cluster.narration import plan_text
 from mint2m_trainer.cluster.progress import Silent, Watcher
 from mint2m_trainer.deployments import PACKAGED, build
+from mint2m_trainer.rehearsal import write_rehearsal
 from mint2m_trainer.resume.folder import Progress
 from mint2m_verify import layout
 from mint2m_verify.deployment_files import PlannedInputs
@@ -42,7 +43,10 @@ class ChosenSigner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What the operator asked for; None leaves the choice to `run`, and no `progress` keeps none."""
+    """What the operator asked for; None leaves the choice to `run`, and no `progress` keeps none.
+
+    `rehearse`: the same ranks over a short prompt, which counts as no run.
+    """
 
     deployment: str
     profile: Path | None = None
@@ -52,6 +56,7 @@ class RunRequest:
     instance_nonce: str | None = None
     progress: Path | None = None
     instruments: Path | None = None
+    rehearse: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +103,14 @@ def _run(request: RunRequest, run_id: str, nonce: str, watcher: Watcher, backend
         output=directory,
         progress=watcher.advance,
     )
+    if request.rehearse:
+        real = None if examination.gathered is None else examination.gathered.inputs
+        if examination.blocked or real is None:
+            return RunResult(report=examination.report(request.deployment), directory=None)
+        watcher.stage("doctor", f"of the run that is rehearsed: {len(examination.doctor.checks)} checks passed")
+        deployment = write_rehearsal(directory, real, deployment.parent)
+        # The grant is the real deployment's, which was just examined.
+        examination = examine_run(deployment, profile=None, output=directory, progress=watcher.advance, of_a_stage=True)
     inputs = None if examination.gathered is None else examination.gathered.inputs
     if examination.blocked or inputs is None:
         return RunResult(report=examination.report(request.deployment), directory=None)
@@ -156,6 +169,8 @@ def _locate(request: RunRequest, run_id: str) -> tuple[Path, Path]:
         _check_new(directory)
         return path, directory
     item = PACKAGED.get(request.deployment)
+    if request.rehearse:
+        raise FindingError(found("usage.invalid", expected="a deployment file with --rehearse", actual=str(path)))
     if item is None:
         known = f"a file, or one of: {', '.join(PACKAGED)}"
         raise FindingError(found("run.deployment-unknown", expected=known, actual=request.deployment))

@@ -1,25 +1,23 @@
-"""The deployment itself: its form, image, profile, topology, papers and runtime identity.
+"""The deployment itself: its form, image, profile and topology.
 
-The rule: an all-zero digest is a template's placeholder and gets a finding of its own, while everything else in the
-deployment is examined all the same.
+The rule: a template's digest or address gets a finding of its own, while everything else in the deployment is examined
+all the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Literal
 
 from mint2m_verify import schema
-from mint2m_verify.canonical import JsonValue, parse, sha256_hex
-from mint2m_verify.deployment_parts import Parts, because, decode_document, is_placeholder
-from mint2m_verify.documents.inputs import ClaimScope, Deployment, RunProfile, RuntimeIdentity
+from mint2m_verify.canonical import parse, sha256_hex
+from mint2m_verify.deployment_parts import Parts, because, decode_document
+from mint2m_verify.documents.inputs import ClaimScope, Deployment, RunProfile
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, found
-from mint2m_verify.grant import check_terms, parse_grant
-from mint2m_verify.runtime_identity import observe
+from mint2m_verify.runtime.digests import is_placeholder, without_placeholders
 from mint2m_verify.seal import counted
 
 
@@ -31,7 +29,7 @@ def check_deployment(parts: Parts, kind: Literal["training", "validation"] = "tr
     except FindingError as stop:
         parts.record("deployment", because("deployment.unreadable", stop.finding))
         return
-    faults = schema.check(_without_placeholders(value), Deployment.NAME, file=name)
+    faults = schema.check(without_placeholders(value), Deployment.NAME, file=name)
     if faults:
         parts.record("deployment", *(because("deployment.invalid", fault) for fault in faults))
         return
@@ -56,19 +54,6 @@ def _of_a_run(deployment: Deployment, file: str) -> Iterator[Finding]:
             yield found("deployment.invalid", file=file, pointer=pointer, expected="null for kind validation")
 
 
-def _without_placeholders(value: JsonValue) -> JsonValue:
-    """The value with a stand-in for each all-zero digest, for the schema only.
-
-    The schema refuses placeholders, and a template is full of them. Each has a check of its own further on, and with
-    the rest of the deployment examined too the operator learns of everything at once.
-    """
-    if isinstance(value, dict):
-        return {name: _without_placeholders(member) for name, member in value.items()}
-    if isinstance(value, str) and is_placeholder(value):
-        return value.replace("0" * 64, "f" * 64)
-    return value
-
-
 def check_image(parts: Parts, deployment: Deployment) -> None:
     name = parts.path.name
     if deployment.image is None:
@@ -77,7 +62,8 @@ def check_image(parts: Parts, deployment: Deployment) -> None:
             return
         parts.record("image", actual="none: reference-cpu runs this installation")
     elif is_placeholder(deployment.image.digest):
-        parts.record("image", found("image.placeholder-digest", file=name, pointer="/image/digest", actual="all zeros"))
+        digest = deployment.image.digest
+        parts.record("image", found("image.placeholder-digest", file=name, pointer="/image/digest", actual=digest))
     else:
         parts.record("image", actual=deployment.image.digest)
 
@@ -199,6 +185,14 @@ def _placeholder(text: str) -> bool:
     return address.is_multicast or any(address in net for net in _PLACEHOLDERS)
 
 
+def _loopback(text: str) -> bool:
+    """Whether this is an address that means another machine on every machine."""
+    try:
+        return ip_address(text).is_loopback
+    except ValueError:
+        return text.lower() == "localhost"
+
+
 def check_topology(parts: Parts, deployment: Deployment) -> None:
     places = [(f"/node_ips/{number}", ip) for number, ip in enumerate(deployment.node_ips)]
     places.append(("/ray_address", deployment.ray_address.rpartition(":")[0].strip("[]")))
@@ -209,6 +203,13 @@ def check_topology(parts: Parts, deployment: Deployment) -> None:
     ]
     if reserved:
         parts.record("topology", *reserved)
+        return
+    # In the reference class several loopback addresses are hosts of one machine, which the tests have.
+    cluster = deployment.hardware_class != "reference-cpu" and len(deployment.node_ips) > 1
+    loops = [pointer for pointer, ip in places if cluster and _loopback(ip)]
+    if loops:
+        faults = (found("topology.loopback-address", file=parts.path.name, pointer=pointer) for pointer in loops)
+        parts.record("topology", *faults)
         return
     if deployment.ray_address == "local" and deployment.node_ips != (LOOPBACK,):
         fault = found(
@@ -249,75 +250,10 @@ def check_topology(parts: Parts, deployment: Deployment) -> None:
 
 def claim_scope(deployment: Deployment, profile: RunProfile) -> ClaimScope | None:
     """What a receipt of this run may be used for; None where the closed list has nothing that fits."""
+    if profile.rehearses is not None:
+        return "topology_rehearsal"
     if deployment.hardware_class == "reference-cpu":
         return "reference_cpu_execution"
     if profile.context.prompt_tokens == 2_097_152:
         return "2m_execution_only_not_numerical_correctness"
     return None
-
-
-def check_attachments(parts: Parts, deployment: Deployment) -> None:
-    """Papers that a cluster run needs; what is named must be there on any hardware."""
-    rows = (
-        ("sbom", "sbom.missing", deployment.sbom),
-        ("image-provenance", "image-provenance.missing", deployment.image_provenance),
-        ("authorization", "authorization.missing", deployment.authorization_grant),
-    )
-    pointers = {"sbom": "/sbom", "image-provenance": "/image_provenance", "authorization": "/authorization_grant"}
-    for name, fault_id, operator_path in rows:
-        if operator_path is None:
-            # The grant of a promotion run is over its plan.
-            elsewhere = name == "authorization" and (deployment.kind == "validation" or parts.of_a_stage)
-            if deployment.hardware_class != "reference-cpu" and not elsewhere:
-                parts.record(name, found(fault_id, file=parts.path.name, pointer=pointers[name]))
-            continue
-        try:
-            raw = read_once(parts.near(operator_path).resolve(), name=operator_path)
-        except FindingError as stop:
-            parts.record(name, because(fault_id, stop.finding, pointer=pointers[name]))
-            continue
-        faults = _granted(raw, parts, operator_path) if name == "authorization" else ()
-        causes = (because(fault_id, fault, pointer=pointers[name]) for fault in faults)
-        parts.record(name, *causes, actual=sha256_hex(raw))
-
-
-def _granted(raw: bytes, parts: Parts, name: str) -> tuple[Finding, ...]:
-    """What keeps a file from being a grant for this deployment, now. Whose word it is, only a policy can say."""
-    from mint2m_verify.sigstore_bundle.model import Envelope
-    from mint2m_verify.sigstore_bundle.reading import read_bundle
-
-    try:
-        content = read_bundle(raw, file=name).content
-        if not isinstance(content, Envelope):
-            raise FindingError(found("grant.invalid", file=name, pointer="/dsseEnvelope"))
-        statement = parse_grant(content.payload, file=name)
-    except FindingError as fault:
-        return (fault.finding,)
-    return tuple(check_terms(statement, "training", sha256_hex(parts.deployment_raw), datetime.now(UTC), file=name))
-
-
-def check_runtime(parts: Parts, deployment: Deployment) -> None:
-    digest = None if deployment.image is None else deployment.image.digest
-    here = observe(image_digest=digest)
-    pointer = "/runtime_identity"
-    if deployment.runtime_identity is None:
-        if deployment.hardware_class != "reference-cpu":
-            parts.record("runtime-identity", found("runtime-identity.missing", file=parts.path.name, pointer=pointer))
-            return
-        parts.identity = here
-        parts.record("runtime-identity", actual=f"observed, {here.sha256}")
-        return
-    path = parts.near(deployment.runtime_identity)
-    try:
-        given = RuntimeIdentity.parse(read_once(path.resolve(), name=path.name), file=path.name)
-    except FindingError as stop:
-        parts.record("runtime-identity", because("runtime-identity.missing", stop.finding, pointer=pointer))
-        return
-    if given != here:
-        fault = found(
-            "runtime-identity.mismatch", file=path.name, pointer=pointer, expected=given.sha256, actual=here.sha256
-        )
-        parts.record("runtime-identity", fault)
-        return
-    parts.identity = given
-    parts.record("runtime-identity", actual=given.sha256)

@@ -10,14 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mint2m_verify.deployment_checks import (
-    check_attachments,
-    check_deployment,
-    check_image,
-    check_profile,
-    check_runtime,
-    check_topology,
-)
+from mint2m_verify.deployment_checks import check_deployment, check_image, check_profile, check_topology
+from mint2m_verify.deployment_papers import check_attachments, check_lock, check_runtime
 from mint2m_verify.deployment_parts import Check, Parts
 from mint2m_verify.documents.inputs import Deployment, RunProfile, RuntimeIdentity
 from mint2m_verify.documents.manifests import ModelManifest
@@ -75,6 +69,7 @@ def gather(
     deployment = parts.deployment
     if deployment is not None:
         check_image(parts, deployment)
+        check_lock(parts, deployment)
         check_profile(parts, deployment, profile)
         check_model(parts, deployment, progress)
         check_adapter(parts, deployment)

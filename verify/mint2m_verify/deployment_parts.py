@@ -16,6 +16,7 @@ from mint2m_verify.documents.manifests import ModelManifest
 from mint2m_verify.documents.plan import MemoryItem
 from mint2m_verify.finding import Finding, Verdict, found
 from mint2m_verify.fixture import CheckedFixture, FixtureBytes
+from mint2m_verify.runtime.lock import ReadLock
 
 D = TypeVar("D", bound=Document)
 
@@ -46,6 +47,8 @@ class Parts:
     identity: RuntimeIdentity | None = None
     memory: tuple[MemoryItem, ...] | None = None
     adapter_sha256: str | None = None
+    lock: ReadLock | None = None
+    sbom_sha256: str | None = None
 
     def near(self, operator_path: str) -> Path:
         """An operator's path, resolved against the deployment's directory."""
@@ -59,10 +62,6 @@ def decode_document(kind: type[D], value: JsonValue) -> D:
     if not isinstance(value, dict):
         raise TypeError(f"schema {kind.NAME} accepted a value that is no object")
     return decode(kind, {name: member for name, member in value.items() if name != "schema"})
-
-
-def is_placeholder(digest: str) -> bool:
-    return digest.removeprefix("sha256:") == "0" * 64
 
 
 def because(id: str, cause: Finding, *, pointer: str | None = None) -> Finding:

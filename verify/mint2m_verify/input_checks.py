@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mint2m_verify.canonical import sha256_hex
-from mint2m_verify.deployment_parts import Parts, because, blocking, is_placeholder
+from mint2m_verify.deployment_parts import Parts, because, blocking
 from mint2m_verify.documents.inputs import Deployment, FixtureShape, RunProfile
 from mint2m_verify.documents.manifests import ModelManifest
 from mint2m_verify.files import read_once
@@ -18,6 +18,7 @@ from mint2m_verify.fixture import CheckedFixture, Expected, check_bytes, read_fi
 from mint2m_verify.layout import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from mint2m_verify.memory_plan import plan_memory
 from mint2m_verify.model_numbers import read_numbers
+from mint2m_verify.runtime.digests import is_placeholder
 from mint2m_verify.tree import hash_tree, manifest_of
 from mint2m_verify.walk import Progress
 
@@ -78,7 +79,12 @@ def check_adapter(parts: Parts, deployment: Deployment) -> None:
 def check_fixture(parts: Parts, deployment: Deployment) -> None:
     path = parts.near(deployment.fixture.path)
     if is_placeholder(deployment.fixture.sha256):
-        fault = found("fixture.placeholder-hash", file=parts.path.name, pointer="/fixture/sha256", actual="all zeros")
+        fault = found(
+            "fixture.placeholder-hash",
+            file=parts.path.name,
+            pointer="/fixture/sha256",
+            actual=deployment.fixture.sha256,
+        )
         parts.record("fixture", fault)
         return
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from mint2m_verify.anchor import time_argument
 from mint2m_verify.chain import places
 from mint2m_verify.chain.options import ChainOptions
-from mint2m_verify.chain.verify import AUTHORIZED, INPUTS, verify_chain
+from mint2m_verify.chain.verify import AUTHORIZED, INPUTS, LOCKED, verify_chain
 from mint2m_verify.documents.inputs import HardwareClass
 from mint2m_verify.documents.validation import ValidationPlan
 from mint2m_verify.files import read_once
@@ -128,12 +128,8 @@ def _of_chain(chain: VerifiedChain | None, source: str) -> Iterator[Gate]:
             yield Gate(name=name, met=False, found=against or "no plan")
         return
     plan, rows = chain.plan, {row.required: row for row in chain.report.requirements}
-    lock = plan.image_digest
-    yield Gate(
-        name="runtime lock",
-        met=lock is not None,
-        found=f"image {short(lock.removeprefix('sha256:'))}" if lock is not None else "the plan names no image",
-    )
+    locked, why = _locked(plan, rows.get(LOCKED))
+    yield Gate(name="runtime lock", met=locked, found=why)
     for name, required in (("authorization", AUTHORIZED), ("inputs", INPUTS)):
         row = rows.get(required)
         met = row is not None and row.standing is Standing.CHECKED
@@ -144,6 +140,18 @@ def _of_chain(chain: VerifiedChain | None, source: str) -> Iterator[Gate]:
         met=bound,
         found=f"{', '.join(plan.required_stages)} of source {short(plan.source_sha256)}; this is {short(source)}",
     )
+
+
+def _locked(plan: ValidationPlan, row: Requirement | None) -> tuple[bool, str]:
+    """Whether the plan binds an image and a lock that was found whole and of what ran, and in words."""
+    if plan.image_digest is None:
+        return False, "the plan names no image"
+    if plan.runtime_lock is None:
+        return False, "the plan binds no runtime lock"
+    if row is None or row.standing is not Standing.CHECKED:
+        return False, "the lock was not checked"
+    image = short(plan.image_digest.removeprefix("sha256:"))
+    return True, f"lock {short(plan.runtime_lock.sha256)}, image {image}"
 
 
 def _against(chain: VerifiedChain | None) -> str | None:

@@ -13,15 +13,9 @@ from pathlib import Path, PurePosixPath
 
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.chain.places import NAMED_TOKENS, ORDER
-from mint2m_verify.deployment_checks import (
-    check_attachments,
-    check_deployment,
-    check_image,
-    check_profile,
-    check_runtime,
-    check_topology,
-)
-from mint2m_verify.deployment_parts import Check, Parts, because, is_placeholder
+from mint2m_verify.deployment_checks import check_deployment, check_image, check_profile, check_topology
+from mint2m_verify.deployment_papers import check_attachments, check_lock, check_runtime
+from mint2m_verify.deployment_parts import Check, Parts, because
 from mint2m_verify.documents.base import FileRef
 from mint2m_verify.documents.inputs import Deployment, HardwareClass, PinnedFile, RunProfile, RuntimeIdentity
 from mint2m_verify.documents.manifests import ModelManifest
@@ -30,6 +24,8 @@ from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.fixture import FixtureBytes
 from mint2m_verify.input_checks import check_adapter, check_fixture, check_memory, check_model
+from mint2m_verify.runtime.digests import is_placeholder
+from mint2m_verify.runtime.lock import ReadLock
 from mint2m_verify.walk import Progress
 
 
@@ -62,6 +58,7 @@ class ValidationInputs:
     fixtures: CheckedSet
     model_manifest: ModelManifest
     runtime_identity: RuntimeIdentity
+    runtime_lock: ReadLock | None = None
 
     @property
     def profile(self) -> RunProfile:
@@ -96,6 +93,7 @@ def gather_set(path: Path, *, progress: Progress | None = None) -> GatheredSet:
     if deployment is None or parts.checks[-1].findings:
         return GatheredSet(checks=tuple(parts.checks), deployment=deployment)
     check_image(parts, deployment)
+    check_lock(parts, deployment)
     check_model(parts, deployment, progress)
     check_adapter(parts, deployment)
     if deployment.adapter is None:
@@ -114,7 +112,7 @@ def _check_set(parts: Parts, deployment: Deployment) -> CheckedSet | None:
     """The set by its digest, then each of its cases; those that are whole come back."""
     pinned = deployment.fixture
     if is_placeholder(pinned.sha256):
-        fault = found("fixture.placeholder-hash", file=parts.path.name, pointer="/fixture/sha256", actual="all zeros")
+        fault = found("fixture.placeholder-hash", file=parts.path.name, pointer="/fixture/sha256", actual=pinned.sha256)
         parts.record("fixture-set", fault)
         return None
     place = parts.near(pinned.path)
@@ -168,6 +166,9 @@ def _check_case(parts: Parts, deployment: Deployment, place: Path, case: Fixture
         own.record("case", *differing, actual="four files as the set has them")
     check_memory(own, like)
     if own.profile is not None:
+        if own.profile.rehearses is not None:
+            fault = found("profile.unsupported", file=case.profile.path, pointer="/rehearses", expected="no rehearsal")
+            own.record("profile", fault)
         tokens = own.profile.context.prompt_tokens
         faults = _length(case.stage, tokens, deployment.hardware_class)
         own.record("length", *faults, actual=f"{tokens} prompt tokens")
@@ -246,4 +247,5 @@ def _complete(parts: Parts, deployment: Deployment, fixtures: CheckedSet | None)
         fixtures=fixtures,
         model_manifest=parts.manifest,
         runtime_identity=parts.identity,
+        runtime_lock=parts.lock,
     )

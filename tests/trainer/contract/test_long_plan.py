@@ -6,6 +6,7 @@ papers are files of a test, not placeholders: an all-zero digest is refused, whi
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,10 +17,14 @@ import pytest
 from mint2m_trainer.contract.fixture import Target, build_fixture, ledger_task
 from mint2m_trainer.contract.positions import LONG_POSITIONS, read_positions
 from mint2m_trainer.optimizer import STANDARD_CONTRACT
-from mint2m_verify.canonical import canonical, sha256_hex
-from mint2m_verify.documents.inputs import RunProfile
+from mint2m_verify.canonical import sha256_hex
+from mint2m_verify.documents.inputs import Image, RunProfile
+from mint2m_verify.documents.runtime import Drivers, LockedWheel, NamedDigest, RuntimeLock
 from mint2m_verify.input_checks import MODEL_TREE
 from mint2m_verify.planning import Planned, plan_deployment
+from mint2m_verify.runtime.lock import resolved
+from mint2m_verify.runtime.provenance import make_provenance
+from mint2m_verify.runtime.sbom import make_sbom
 from mint2m_verify.runtime_identity import observe
 from mint2m_verify.signers.choose import key_file_signer
 from mint2m_verify.signers.sign_grant import GrantRequest, sign_grant
@@ -27,7 +32,7 @@ from mint2m_verify.signing import new_key_pair
 from mint2m_verify.tree import manifest
 
 PROFILE = LONG_POSITIONS.with_name("glm-2m.profile.json")
-DIGEST = "sha256:" + "5a" * 32
+DIGEST = f"sha256:{hashlib.sha256(b'image').hexdigest()}"
 
 #: Sizes of the 78-layer model; `indexer_types` are those of its IndexShare pattern: 21 full layers.
 GLM: Mapping[str, Any] = {
@@ -63,6 +68,34 @@ def write_json(path: Path, value: object) -> str:
     return sha256_hex(raw)
 
 
+def write_papers(folder: Path) -> None:
+    """Identity, lock, SBOM and provenance of an image with just what is installed here."""
+    here = observe(image_digest=DIGEST)
+    locked = RuntimeLock(
+        name="mint2m-cuda13",
+        environment="cuda13",
+        base_image=Image(name="registry.example/cuda", digest=f"sha256:{sha256_hex(b'base')}"),
+        container_file=NamedDigest(name="cuda13.Containerfile", sha256=sha256_hex(b"FROM scratch")),
+        python=here.python,
+        wheels=tuple(
+            LockedWheel(name=item.name, version=item.version, sha256=(sha256_hex(item.name.encode()),))
+            for item in here.packages
+        ),
+        system_packages=(),
+        drivers=Drivers(cuda_driver_minimum="580.65.06", nccl="2.28.3"),
+    )
+    lock = resolved(locked.encode(), file="runtime-lock.json")
+    image, sbom = Image(name="registry.example/mint2m", digest=DIGEST), make_sbom(lock)
+    made = make_provenance(image, lock, container_file=b"FROM scratch", sbom=sbom, source_sha256=here.source_sha256)
+    for name, raw in (
+        ("runtime-identity", here.encode()),
+        ("runtime-lock", locked.encode()),
+        ("sbom", sbom),
+        ("image-provenance", made),
+    ):
+        (folder / f"{name}.json").write_bytes(raw)
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with everything that the deployment of four nodes of eight names."""
@@ -83,9 +116,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             policy_sha256=None,
         ),
     )
-    (folder / "runtime-identity.json").write_bytes(observe(image_digest=DIGEST).encode())
-    for paper in ("sbom", "image-provenance"):
-        (folder / f"{paper}.json").write_bytes(canonical({"paper": paper}))
+    write_papers(folder)
     write_json(
         folder / "deployment.json",
         {
@@ -102,6 +133,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "fixture": {"path": "fixture.json", "sha256": sha256_hex((folder / "fixture.json").read_bytes())},
             "profile": {"path": "profile.json", "sha256": sha256_hex(profile_raw)},
             "runtime_identity": "runtime-identity.json",
+            "runtime_lock": "runtime-lock.json",
             "sbom": "sbom.json",
             "image_provenance": "image-provenance.json",
             "authorization_grant": "grant.sigstore.json",
@@ -184,6 +216,7 @@ def test_it_plans_without_a_finding_for_four_nodes_of_eight(place: Path) -> None
         (lambda d: d["model"].update(model_manifest_sha256="0" * 64), "model.manifest-mismatch"),
         (lambda d: d["profile"].update(sha256="0" * 64), "profile.hash-mismatch"),
         (lambda d: d.update(runtime_identity=None), "runtime-identity.missing"),
+        (lambda d: d.update(runtime_lock=None), "runtime-lock.missing"),
         (lambda d: d.update(sbom=None), "sbom.missing"),
         (lambda d: d.update(image_provenance=None), "image-provenance.missing"),
         (lambda d: d.update(authorization_grant=None), "authorization.missing"),

@@ -7,6 +7,7 @@ The driver's host is a Ray node too, since a driver needs one beside it, and adv
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import os
@@ -27,7 +28,7 @@ RAY = Path(sys.executable).with_name("ray")
 PORT = 6379
 
 #: An image that no registry has; each host advertises it and none runs it: the reference class has no containers.
-IMAGE_DIGEST = "sha256:" + "1a" * 32
+IMAGE_DIGEST = f"sha256:{hashlib.sha256(b'image').hexdigest()}"
 IMAGE_RESOURCE = "mint2m_image_" + "1a" * 32
 
 

@@ -320,7 +320,7 @@ def test_a_second_driver_of_the_same_plan_is_refused_and_the_first_goes_on(
 
 
 def _other_image(value: dict[str, Any]) -> None:
-    value["image"]["digest"] = "sha256:" + "2b" * 32
+    value["image"]["digest"] = f"sha256:{hashlib.sha256(b'another image').hexdigest()}"
 
 
 @pytest.mark.parametrize(

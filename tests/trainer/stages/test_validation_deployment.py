@@ -18,6 +18,7 @@ from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.chain.places import PLAN
 from mint2m_verify.doctor import examine
 from mint2m_verify.finding import FindingError, Verdict
+from mint2m_verify.runtime_identity import observe
 from mint2m_verify.signers.choose import key_file_signer
 from mint2m_verify.signing import new_key_pair
 
@@ -134,6 +135,7 @@ CHANGES: Mapping[str, tuple[Callable[[Path], object], list[tuple[str, str | None
         lambda site: edit(site / "deployment.json", lambda d: d.update(hardware_class="h20-4x8")),
         [
             ("image.missing", None),
+            ("runtime-lock.missing", None),
             ("fixture-set.wrong-length", "parity-32k"),
             ("fixture-set.wrong-length", "parity-64k"),
             ("sbom.missing", None),
@@ -192,3 +194,39 @@ def test_a_refused_plan_leaves_nothing(site: Path, tmp_path: Path, fault: str) -
         plan_deployment(site / "deployment.json", request)
     assert caught.value.finding.verdict is Verdict.BLOCKED
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_plan_binds_the_runtime_lock_of_its_deployment(site: Path, tmp_path: Path) -> None:
+    here = observe(image_digest=None)
+    wheels = [
+        {"name": item.name, "version": item.version, "sha256": [sha256_hex(item.name.encode())]}
+        for item in here.packages
+    ]
+    lock = {
+        "schema": "mint2m.runtime-lock/v1",
+        "name": "lock",
+        "environment": "cpu",
+        "base_image": {"name": "python", "digest": f"sha256:{sha256_hex(b'base')}"},
+        "container_file": {"name": "cpu.Containerfile", "sha256": sha256_hex(b"file")},
+        "python": {"implementation": here.python.implementation, "version": here.python.version},
+        "wheels": wheels,
+        "system_packages": [],
+        "drivers": None,
+    }
+    (site / "lock.json").write_text(json.dumps(lock))
+    edit(site / "deployment.json", lambda d: d.update(runtime_lock="lock.json"))
+    new_key_pair(str(tmp_path / "planner"))
+    request = PlanRequest(
+        output=tmp_path / "plan", signer=key_file_signer(tmp_path / "planner.key"), nonce="n", through="nccl"
+    )
+    plan = plan_deployment(site / "deployment.json", request).plan
+    assert plan.runtime_lock is not None and plan.runtime_lock in plan.inputs
+    assert (tmp_path / "plan" / plan.runtime_lock.path).read_bytes() == (site / "lock.json").read_bytes()
+    own = json.loads((tmp_path / "plan/inputs/deployment.json").read_bytes())
+    assert own["runtime_lock"] == "runtime-lock.json"
+
+    edit(site / "lock.json", lambda d: d.update(python=None))
+    with pytest.raises(FindingError) as caught:
+        plan_deployment(site / "deployment.json", replace(request, output=tmp_path / "other"))
+    assert caught.value.finding.id == "runtime-lock.unresolved"
+    assert not (tmp_path / "other").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from maker.case import vector
@@ -62,6 +63,40 @@ def _(run: Run) -> None:
 )
 def _(_run: Run) -> None:
     pass
+
+
+# What ran.
+
+
+def _locked(run: Run, change: Callable[[dict[str, Any]], None]) -> None:
+    """Give the plan a runtime lock of the packages that its identity names."""
+    identity = run.json("inputs/runtime-identity.json")
+    lock = {
+        "schema": "mint2m.runtime-lock/v1",
+        "name": "vectors-cpu",
+        "environment": "cpu",
+        "base_image": {"name": "python", "digest": f"sha256:{sha256(b'base')}"},
+        "container_file": {"name": "cpu.Containerfile", "sha256": sha256(b"container file")},
+        "python": identity["python"],
+        "wheels": [item | {"sha256": [sha256(item["name"].encode())]} for item in identity["packages"]],
+        "system_packages": [],
+        "drivers": None,
+    }
+    change(lock)
+    of(run).put("inputs/runtime-lock.json", lock)
+    of(run).put(PLAN, run.json(PLAN) | {"runtime_lock": run.ref("inputs/runtime-lock.json")})
+    of(run).sign_plan()
+    of(run).follow()
+
+
+@chain("lock-unresolved", "The plan binds a lock with an unknown base image.", "validation-plan.lock-unresolved")
+def _(run: Run) -> None:
+    _locked(run, lambda lock: lock.update(base_image=None))
+
+
+@chain("lock-differs", "The plan binds a lock of another version of numpy.", "validation-plan.lock-differs")
+def _(run: Run) -> None:
+    _locked(run, lambda lock: next(w for w in lock["wheels"] if w["name"] == "numpy").update(version="1.0"))
 
 
 # Who vouches for it.

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from mint2m_trainer.stages.kernel_stage import keeps_compiled_code
 from mint2m_trainer.stages.observing import identity_now
@@ -35,6 +35,8 @@ from mint2m_verify.validation_files import CheckedCase, ValidationInputs, gather
 
 #: Below `inputs/`: the cases, under the paths that the fixture set gives them.
 _FIXTURES = f"{places.INPUTS}fixtures/"
+
+_LOCK = f"{places.INPUTS}runtime-lock.json"
 
 #: What a chain of each class may be used for.
 _SCOPES: dict[HardwareClass, ClaimScope] = {
@@ -160,6 +162,7 @@ def _written(work: Path, inputs: ValidationInputs, request: PlanRequest) -> tupl
             for stage in required
         ),
         timeouts_s=base.timeouts_s,
+        runtime_lock=_lock(work, inputs),
     )
     for fault in check_sound(plan):
         raise FindingError(fault)
@@ -207,10 +210,22 @@ def _brought(work: Path, inputs: ValidationInputs) -> Deployment:
         adapter="adapter",
         fixture=PinnedFile(path=f"fixtures/{fixtures.name}", sha256=deployment.fixture.sha256),
         runtime_identity=None if deployment.runtime_identity is None else "runtime-identity.json",
+        runtime_lock=None if deployment.runtime_lock is None else PurePosixPath(_LOCK).name,
         sbom=stays(deployment.sbom),
         image_provenance=stays(deployment.image_provenance),
         signer=replace(signer, path=stays(signer.path)),
     )
+
+
+def _lock(work: Path, inputs: ValidationInputs) -> FileRef | None:
+    """The runtime lock beside the plan, byte for byte as the doctor has seen it."""
+    named = inputs.deployment.runtime_lock
+    if named is None or inputs.runtime_lock is None:
+        return None
+    raw = read_once((inputs.place / named).resolve(), name=named)
+    if sha256_hex(raw) != inputs.runtime_lock.sha256:
+        raise FindingError(found("tree.changed-while-read", file=named))
+    return _write(work, _LOCK, raw)
 
 
 def _fixture(work: Path, own: Deployment, stage: StageName, checked: CheckedCase) -> PlannedFixture:

@@ -41,6 +41,7 @@ MODULES = (
     "evidence",
     "memory",
     "prerequisite",
+    "runtime",
     "execution",
     "ownership",
     "runlog",

@@ -53,8 +53,8 @@ ENTRIES = (
     ),
     _blocked(
         "image.placeholder-digest",
-        "the image digest is all zeros",
-        "The digest in the template stands for a value that nobody filled in. It identifies no image.",
+        "the image digest is a template's",
+        "All zeros, or a few characters over and over: it stands for a value that nobody filled in and identifies no image.",
         "write the digest of the image your workers run",
     ),
     _blocked(
@@ -111,6 +111,12 @@ ENTRIES = (
         "A template is full of them. Write the addresses of your own nodes, as Ray shows them.",
     ),
     _blocked(
+        "topology.loopback-address",
+        "a loopback address among several nodes",
+        "127.0.0.0/8, ::1 and `localhost` mean another machine on every machine, so they name no node of a cluster class. Write\n"
+        "the addresses of your own nodes, as Ray shows them.",
+    ),
+    _blocked(
         "model.snapshot-missing",
         "the model snapshot is not a folder of regular files",
         "The path in the deployment is not a directory that can be read, or holds something that is no regular file.",
@@ -139,8 +145,8 @@ ENTRIES = (
     ),
     _blocked(
         "fixture.placeholder-hash",
-        "the fixture hash is all zeros",
-        "The hash in the template stands for a value that nobody filled in; it binds no fixture.",
+        "the fixture hash is a template's",
+        "All zeros, or a few characters over and over: it stands for a value that nobody filled in and binds no fixture.",
         "write the SHA-256 of your training fixture",
     ),
     _blocked(

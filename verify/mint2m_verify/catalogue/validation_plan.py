@@ -52,4 +52,22 @@ ENTRIES = (
             "have none. The plan binds all of them before the run."
         ),
     ),
+    Entry(
+        id="validation-plan.lock-unresolved",
+        verdict=Verdict.FAILED,
+        message="the runtime lock that the plan binds is not whole",
+        explanation=(
+            "A part of it is null or a template's, or it cannot be read at all; the pointer says where. Such a lock names nothing that\n"
+            "could have run, and `mint2m stage plan` refuses it."
+        ),
+    ),
+    Entry(
+        id="validation-plan.lock-differs",
+        verdict=Verdict.FAILED,
+        message="what ran is not what the plan locked",
+        explanation=(
+            "The plan binds a runtime lock and a runtime identity, which every rank held itself against. Interpreter, a package's\n"
+            "version or the environment differ between the two: one of them is not of this run."
+        ),
+    ),
 )

@@ -28,6 +28,7 @@ from mint2m_verify.chain import places
 from mint2m_verify.chain.bindings import Context, check_bound, check_ranks, check_sealed, check_tree
 from mint2m_verify.chain.bundle import Bundle, is_present, read_stage, reference
 from mint2m_verify.chain.exhibits import chain_exhibits
+from mint2m_verify.chain.lock_check import check_planned_lock
 from mint2m_verify.chain.log_check import check_logged
 from mint2m_verify.chain.numbers import STRENGTH, Number, compare_reported
 from mint2m_verify.chain.options import ChainOptions
@@ -54,6 +55,7 @@ _NOT_CHECKED = (
 
 #: Rows that others look for.
 INPUTS = "inputs as planned"
+LOCKED = "runtime as locked"
 AUTHORIZED = "an authorization grant by whom the policy names"
 
 #: Findings of these kinds leave the anchor without force: no mode and no signer is named beside them.
@@ -103,6 +105,8 @@ def verify_chain(root: Path, anchor: Anchor, options: ChainOptions) -> Report:
             log.not_reached(f"{stage}: judged by the plan", (places.PLAN,))
         return _report(root, anchor, options, log, plan, {}, signers)
     log.judge(INPUTS, Standing.CHECKED, check_inputs(plan.document, files))
+    if plan.document.runtime_lock is not None:
+        log.judge(LOCKED, Standing.CHECKED, check_planned_lock(plan.document, files), sources=(places.PLAN,))
     chain = _Chain(root=root, files=files, plan=plan, anchor=anchor, signers=signers, log=log)
     wanted = _wanted(plan, options.through)
     missing: Finding | None = None

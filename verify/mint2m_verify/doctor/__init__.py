@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from mint2m_verify import __version__
 from mint2m_verify.deployment_files import Gathered, gather
 from mint2m_verify.deployment_parts import Check
+from mint2m_verify.documents.inputs import Deployment
 from mint2m_verify.documents.records import Doctor, DoctorCheck
 from mint2m_verify.finding import Finding, FindingError, Report, Requirement, Standing, found
 from mint2m_verify.walk import Progress
@@ -55,20 +56,24 @@ class Examination:
 
 
 def examine(
-    scope: Scope, *, deployment: Path | None, profile: Path | None, root: Path, promoting: Promoting | None = None
+    scope: Scope,
+    *,
+    deployment: Path | None,
+    profile: Path | None,
+    root: Path,
+    promoting: Promoting | None = None,
+    against: Path | None = None,
 ) -> Examination:
     """`mint2m doctor`: by scope. Raises `FindingError` (`doctor.*`) for a scope or option that is not there."""
-    match scope:
-        case "run":
-            if deployment is None:
-                raise FindingError(found("doctor.option-missing", expected="--deployment", actual="none"))
-            return examine_run(deployment, profile=profile, output=None)
-        case "checkout":
-            return examine_checkout(root, promoting)
-        case "validation":
-            if deployment is None:
-                raise FindingError(found("doctor.option-missing", expected="--deployment", actual="none"))
-            return examine_validation(deployment)
+    if scope == "checkout":
+        if against is not None:
+            raise FindingError(found("usage.invalid", expected="--against with --scope run or validation"))
+        return examine_checkout(root, promoting)
+    if deployment is None:
+        raise FindingError(found("doctor.option-missing", expected="--deployment", actual="none"))
+    if scope == "run":
+        return examine_run(deployment, profile=profile, output=None, against=against)
+    return examine_validation(deployment, against=against)
 
 
 def examine_run(
@@ -78,6 +83,7 @@ def examine_run(
     output: Path | None,
     progress: Progress | None = None,
     of_a_stage: bool = False,
+    against: Path | None = None,
 ) -> Examination:
     """Whether a run of this deployment could start here and now.
 
@@ -87,23 +93,35 @@ def examine_run(
         output: the run directory; None for a name below the deployment's output root.
         progress: told as the snapshot is hashed.
         of_a_stage: the run is a stage of a promotion run, whose plan is what a grant is for.
+        against: another deployment that must share what runs.
     """
     from mint2m_verify.doctor import machine
 
     gathered = gather(deployment, profile=profile, progress=progress, of_a_stage=of_a_stage)
     checks = (*machine.platform_checks(), *machine.package_checks(), *gathered.checks)
+    checks += _against(gathered.deployment, deployment, against)
     if gathered.deployment is not None:
         checks += machine.local_checks(gathered, deployment, output)
     return _examination("run", checks, gathered)
 
 
-def examine_validation(deployment: Path, *, progress: Progress | None = None) -> Examination:
+def _against(read: Deployment | None, path: Path, other: Path | None) -> tuple[Check, ...]:
+    """The deployment held against another one, where both are wanted and there."""
+    from mint2m_verify.runtime.against import check_against
+
+    return () if other is None or read is None else (check_against(path, other),)
+
+
+def examine_validation(
+    deployment: Path, *, progress: Progress | None = None, against: Path | None = None
+) -> Examination:
     """Whether a promotion run of this validation deployment could be planned and started here and now."""
     from mint2m_verify.doctor import machine
     from mint2m_verify.validation_files import gather_set
 
     gathered = gather_set(deployment, progress=progress)
     checks = (*machine.platform_checks(), *machine.package_checks(), *gathered.checks)
+    checks += _against(gathered.deployment, deployment, against)
     if gathered.inputs is not None:
         inputs = gathered.inputs
         fullest = max(case.memory_bytes for case in inputs.fixtures.cases.values())

@@ -33,6 +33,7 @@ from mint2m_verify.documents.records import (
 )
 from mint2m_verify.documents.release import Release
 from mint2m_verify.documents.rollout_record import RolloutRecord
+from mint2m_verify.documents.runtime import ImageProvenance, RuntimeLock
 from mint2m_verify.documents.training import OnlineDeployment, Training, TrainingPlan, TrainingRow, TrainingStep
 from mint2m_verify.documents.trust_policy import TrustPolicy
 from mint2m_verify.documents.validation import (
@@ -59,6 +60,7 @@ __all__ = [
     "FileRef",
     "FixtureSet",
     "Grant",
+    "ImageProvenance",
     "LoadedTensors",
     "LogProof",
     "ModelManifest",
@@ -77,6 +79,7 @@ __all__ = [
     "RolloutRecord",
     "RunProfile",
     "RuntimeIdentity",
+    "RuntimeLock",
     "Scores",
     "StageArtifacts",
     "StageRanks",

@@ -13,6 +13,7 @@ ClaimScope = Literal[
     "reference_cpu_numerical_correctness",
     "2m_execution_only_not_numerical_correctness",
     "gradient_parity",
+    "topology_rehearsal",
 ]
 PrefixGradient = Literal["exact", "detached"]
 Source = Literal["rollout", "recompute"]
@@ -57,6 +58,7 @@ class Deployment(Document):
     """Where and with what a run happens; written by the operator."""
 
     NAME: ClassVar[str] = "deployment"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"runtime_lock"})
 
     kind: Literal["training", "validation"]
     name: str
@@ -75,6 +77,7 @@ class Deployment(Document):
     authorization_grant: str | None
     output_root: str
     signer: Signer
+    runtime_lock: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,10 +214,19 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsed:
+    """The run that a rehearsal stands for: its profile, and how long its prompt is."""
+
+    profile_sha256: str
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunProfile(Document):
-    """Everything that changes a number of the run."""
+    """Everything that changes a number of the run; `rehearses` is there only in a rehearsal's."""
 
     NAME: ClassVar[str] = "run-profile"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"rehearses"})
 
     name: str
     topology: Topology
@@ -227,6 +239,7 @@ class RunProfile(Document):
     prefix: PrefixOptions
     memory: MemoryOptions
     timeouts_s: Timeouts
+    rehearses: Rehearsed | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,7 @@ class ValidationPlan(Document):
     """Everything that decides what a promotion run does and how it is judged, fixed before it."""
 
     NAME: ClassVar[str] = "validation-plan"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"runtime_lock"})
 
     name: str
     nonce_sha256: str
@@ -112,6 +113,7 @@ class ValidationPlan(Document):
     required_stages: tuple[StageName, ...]
     stages: tuple[PlannedStage, ...]
     timeouts_s: Timeouts
+    runtime_lock: FileRef | None = None
 
     def stage(self, name: str) -> PlannedStage | None:
         """What is planned for a stage, if anything."""
@@ -121,6 +123,8 @@ class ValidationPlan(Document):
     def inputs(self) -> tuple[FileRef, ...]:
         """Every file that the plan names, each once, in order of path."""
         refs = {ref.path: ref for ref in (self.runtime_identity, self.deployment, self.model.manifest)}
+        if self.runtime_lock is not None:
+            refs[self.runtime_lock.path] = self.runtime_lock
         refs |= {ref.path: ref for ref in self.model.adapter}
         for item in self.stages:
             if item.fixture is not None:

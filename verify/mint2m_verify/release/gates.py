@@ -16,6 +16,7 @@ from pathlib import Path
 
 from mint2m_verify.bundle import ustar
 from mint2m_verify.bundle.names import Names
+from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, Report, Standing, found
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.policy.versions import order_of
@@ -23,6 +24,7 @@ from mint2m_verify.promotion import Promoting, promotion
 from mint2m_verify.release import layout
 from mint2m_verify.release.git_source import Commit, check_clean, read_commit
 from mint2m_verify.release.project import CONSTRAINTS, PYPROJECT, Pin, Project, read_pins, read_project
+from mint2m_verify.runtime.lock import described, read_lock
 
 CHANGELOG = "docs/changelog.md"
 PACKAGE = "verify/mint2m_verify/__init__.py"
@@ -42,15 +44,21 @@ class Ready:
     pins: tuple[Pin, ...]
 
 
-def check_release(source: Path, version: str | None = None, promoting: Promoting | None = None) -> Report:
+def check_release(
+    source: Path, version: str | None = None, promoting: Promoting | None = None, *, locks: tuple[Path, ...] = ()
+) -> Report:
     """`mint2m release check`: all gates, one row each; then whether the release may be run on the cluster class.
 
-    The latter stops no release: what may only be reviewed is released as that.
+    The latter stops no release: what may only be reviewed is released as that. `locks` are the runtime locks of
+    images that are to go with it.
     """
     log = Findings()
     ready = check_gates(source, version, log)
+    of_the_source = log.findings
+    for lock in locks:
+        log.judge(f"runtime lock {lock.name}", Standing.CHECKED, _locked(lock))
     chain = None if promoting is None else promoting.verified()
-    gates = promotion(log.findings, chain)
+    gates = promotion(of_the_source, chain)
     return Report(
         subject=str(source),
         command="release check",
@@ -93,6 +101,13 @@ def check_gates(source: Path, version: str | None, log: Findings) -> Ready | Non
     log.judge("verification vectors", Standing.CHECKED, _vectors(files))
     log.judge("the pinned build tool", Standing.CHECKED, _build_tool(pins))
     return None if log.findings else Ready(commit=commit, project=project, pins=pins)
+
+
+def _locked(path: Path) -> Check:
+    """A runtime lock in which every part is known; each that is not has its pointer."""
+    lock, faults = read_lock(read_once(path.resolve(), name=str(path)), file=str(path))
+    yield from faults
+    return "no lock" if lock is None else described(lock)
 
 
 def _read(commit: Commit) -> Mapping[str, bytes]:

@@ -13,10 +13,9 @@ from mint2m_verify.canonical import JsonValue, canonical, parse
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.release import layout
 from mint2m_verify.release.project import PROJECT, Pin, Project, normal_name
+from mint2m_verify.spdx import DOCUMENT_ID, SPDX, package, pypi_purl
 
-_DOCUMENT = "SPDXRef-DOCUMENT"
 _ROOT = f"SPDXRef-{PROJECT}"
-_SPDX = "SPDX-2.3"
 
 
 def make_sbom(project: Project, pins: tuple[Pin, ...], *, wheel_sha256: str, created: str) -> bytes:
@@ -30,19 +29,23 @@ def make_sbom(project: Project, pins: tuple[Pin, ...], *, wheel_sha256: str, cre
     """
     wheel = layout.wheel_name(project.version).removeprefix(layout.WHEEL)
     root: JsonValue = {
-        **_package(_ROOT, PROJECT, project.version),
+        **package(_ROOT, PROJECT, project.version, pypi_purl(PROJECT, project.version)),
         "checksums": [{"algorithm": "SHA256", "checksumValue": wheel_sha256}],
         "packageFileName": wheel,
         "licenseDeclared": project.licence or "NOASSERTION",
         "primaryPackagePurpose": "APPLICATION",
     }
     others: list[JsonValue] = [
-        {**_package(_id(pin), pin.name, pin.version), "primaryPackagePurpose": "LIBRARY"} for pin in pins
+        {
+            **package(_id(pin), pin.name, pin.version, pypi_purl(pin.name, pin.version)),
+            "primaryPackagePurpose": "LIBRARY",
+        }
+        for pin in pins
     ]
     return canonical(
         {
-            "SPDXID": _DOCUMENT,
-            "spdxVersion": _SPDX,
+            "SPDXID": DOCUMENT_ID,
+            "spdxVersion": SPDX,
             "dataLicense": "CC0-1.0",
             "name": wheel.removesuffix(".whl"),
             "documentNamespace": f"urn:mint2m:spdx:{project.version}:{wheel_sha256}",
@@ -61,8 +64,8 @@ def check_sbom(raw: bytes, pins: tuple[Pin, ...], *, version: str, wheel_sha256:
         yield fault.finding
         return
     members = document if isinstance(document, dict) else {}
-    if members.get("spdxVersion") != _SPDX:
-        yield _invalid("/spdxVersion", _SPDX, repr(members.get("spdxVersion")))
+    if members.get("spdxVersion") != SPDX:
+        yield _invalid("/spdxVersion", SPDX, repr(members.get("spdxVersion")))
         return
     packages = members.get("packages")
     known = [entry for entry in packages if isinstance(entry, dict)] if isinstance(packages, list) else []
@@ -87,28 +90,8 @@ def _invalid(pointer: str, expected: str, actual: str | None) -> Finding:
     return found("release.sbom-invalid", file=layout.SBOM, pointer=pointer, expected=expected, actual=actual)
 
 
-def _package(id: str, name: str, version: str) -> dict[str, JsonValue]:
-    return {
-        "SPDXID": id,
-        "name": name,
-        "versionInfo": version,
-        "downloadLocation": "NOASSERTION",
-        "filesAnalyzed": False,
-        "licenseConcluded": "NOASSERTION",
-        "licenseDeclared": "NOASSERTION",
-        "copyrightText": "NOASSERTION",
-        "externalRefs": [
-            {
-                "referenceCategory": "PACKAGE-MANAGER",
-                "referenceType": "purl",
-                "referenceLocator": f"pkg:pypi/{name}@{version}",
-            }
-        ],
-    }
-
-
 def _relationships(project: Project, pins: tuple[Pin, ...]) -> Iterator[JsonValue]:
-    yield {"spdxElementId": _DOCUMENT, "relationshipType": "DESCRIBES", "relatedSpdxElement": _ROOT}
+    yield {"spdxElementId": DOCUMENT_ID, "relationshipType": "DESCRIBES", "relatedSpdxElement": _ROOT}
     for pin in pins:
         if pin.name in project.required:
             yield {"spdxElementId": _ROOT, "relationshipType": "DEPENDS_ON", "relatedSpdxElement": _id(pin)}
