@@ -118,6 +118,8 @@ def chain(
 
 def training(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of an online training.")],
+    policy: Policy = None,
+    trusted_root: TrustedRoot = None,
     key: Key = None,
     digest: Digest = None,
     consistency_only: Consistency = False,
@@ -131,7 +133,9 @@ def training(
     from mint2m_verify.training.verify import verify_training
 
     files = report_files(report)
-    anchor = choose(key=key, digest=digest, consistency_only=consistency_only)
+    anchor = choose(
+        policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=at
+    )
     with hash_bar() as progress:
         return present(verify_training(directory, anchor, options(at, progress=progress)), form, files)
 

@@ -55,12 +55,13 @@ class OnlineRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """Where the next step begins; `adapter` None is a fresh one."""
+    """Where the next step begins; `adapter` None is a fresh one, `moments` None zero state."""
 
     number: int
     parent: str | None
     policy_sha256: str | None
     adapter: Path | None
+    moments: Path | None
     row: int
 
 
@@ -138,7 +139,8 @@ def _tidy(root: Path) -> None:
 
 
 def _first(setting: Setting) -> _State:
-    return _State(number=0, parent=None, policy_sha256=setting.plan.policy_sha256, adapter=setting.adapter, row=0)
+    plan = setting.plan
+    return _State(number=0, parent=None, policy_sha256=plan.policy_sha256, adapter=setting.adapter, moments=None, row=0)
 
 
 def _step(root: Path, setting: Setting, state: _State, watcher: Watcher) -> tuple[_State, FinishedStep]:
@@ -158,6 +160,7 @@ def _step(root: Path, setting: Setting, state: _State, watcher: Watcher) -> tupl
         parent=finished.seal_sha256,
         policy_sha256=finished.policy_sha256,
         adapter=run_root / "adapter",
+        moments=run_root / layout.OPTIMIZER_AFTER if setting.plan.moments == "carried" else None,
         row=(state.row + len(step.attempts)) % len(setting.rows),
     )
     return following, finished
@@ -218,7 +221,7 @@ def _train(root: Path, setting: Setting, state: _State, step: TrainingStep, watc
     """The step's run, sealed last."""
     watcher.advance(f"step {state.number}", 1, 2)
     with tempfile.TemporaryDirectory(prefix="mint2m-step-") as folder:
-        deployment = write_inputs(Path(folder), setting, step, state.adapter)
+        deployment = write_inputs(Path(folder), setting, step, state.adapter, state.moments)
         result = run(
             RunRequest(
                 deployment=str(deployment),
