@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from mint2m_trainer.cluster.progress import Silent, Watcher
 from mint2m_trainer.online.search import Search, SearchRow, search
 from mint2m_trainer.online.setting import Setting, read_setting
 from mint2m_trainer.online.step_inputs import write_inputs
+from mint2m_trainer.online.watch import Watch, head
 from mint2m_trainer.run import RunRequest, run
 from mint2m_verify import layout
 from mint2m_verify.anchor import VerifyOptions, read_key
@@ -80,11 +80,17 @@ def online(request: OnlineRequest, watcher: Watcher | None = None) -> Report:
     _open(root, setting, resume=request.resume)
     with _held(root), terminated_like_interrupted():
         _tidy(root)
+        watch = Watch(root, setting.plan)
+        watcher.stage("", head())
         state = _first(setting)
         finished: list[FinishedStep] = []
-        for _ in range(request.steps):
+        for number in range(request.steps):
+            made_before = (root / places.run_folder(number) / layout.SEAL).exists()
             state, done = _step(root, setting, state, watcher)
             finished.append(done)
+            watcher.stage(f"step {number}", watch.add(number))
+            if not made_before or number == request.steps - 1:
+                watch.publish()
         _sign(root, setting, finished, watcher)
     return verify_training(root, read_key(setting.public_key), VerifyOptions(progress=watcher.advance))
 
@@ -233,11 +239,7 @@ def _train(root: Path, setting: Setting, state: _State, step: TrainingStep, watc
         )
     if result.report.verdict is not Verdict.ACCEPTED:
         raise FindingError(result.report.findings[0])
-    rewards = [response.reward for response in step.attempts[-1].responses]
-    mean = math.fsum(rewards) / len(rewards)
-    tried = f", {len(step.attempts)} rows tried" if len(step.attempts) > 1 else ""
     watcher.advance(f"step {state.number}", 2, 2)
-    watcher.stage(f"step {state.number}", f"row {step.attempts[-1].row}, mean reward {mean:+.3f}{tried}")
 
 
 def _set_aside(root: Path, number: int) -> None:
