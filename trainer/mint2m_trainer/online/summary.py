@@ -113,6 +113,8 @@ def _drawn(curve: _Curve, steps: Sequence[StepNumbers]) -> str:
         )
         for step, value in points
     ]
+    # A curve that is level has one value, beside it.
+    labels = [(_ROOM, high), (_HEIGHT - _ROOM, low)] if high > low else [(_HEIGHT // 2, high)]
     title = html.escape(curve.title)
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2"/>' for x, y in places)
@@ -120,8 +122,11 @@ def _drawn(curve: _Curve, steps: Sequence[StepNumbers]) -> str:
     return (
         f'<figure><figcaption>{title}</figcaption><svg width="{_WIDTH}" height="{_HEIGHT}" role="img" '
         f'aria-label="{words}"><line x1="{_LEFT}" y1="{_HEIGHT - _ROOM}" x2="{_WIDTH - _ROOM}" y2="{_HEIGHT - _ROOM}"/>'
-        f'<text x="{_LEFT - 6}" y="{_ROOM + 4}" text-anchor="end">{high:.4g}</text>'
-        f'<text x="{_LEFT - 6}" y="{_HEIGHT - _ROOM}" text-anchor="end">{low:.4g}</text>'
+        f"{''.join(_label(y, value) for y, value in labels)}"
         f'<text x="{_WIDTH - _ROOM}" y="{_HEIGHT - 4}" text-anchor="end">step {last}</text>'
         f'<polyline points="{line}"/>{dots}</svg></figure>\n'
     )
+
+
+def _label(y: int, value: float) -> str:
+    return f'<text x="{_LEFT - 6}" y="{y + 4}" text-anchor="end">{value:.4g}</text>'
