@@ -18,13 +18,19 @@ def register(app: typer.Typer) -> None:
 
 def replay(
     directory: Annotated[
-        Path, typer.Argument(metavar="RUN", help="Run directory; with --stage, an evidence directory.")
+        Path,
+        typer.Argument(
+            metavar="RUN", help="Run directory; with --stage, evidence of a promotion run; with --step, of a training."
+        ),
     ],
     model: Annotated[
         Path | None, typer.Option("--model", metavar="DIR", help="Model snapshot, where the run has none.")
     ] = None,
     stage: Annotated[
         str | None, typer.Option("--stage", help="Of a promotion run, not a run: actor, parity-32k or parity-64k.")
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option("--step", min=0, help="Of an online training, not a run: the step to repeat.")
     ] = None,
     plan_key: Annotated[
         Path | None, typer.Option("--plan-key", help="Public key of the planner, with --stage and --key.")
@@ -42,6 +48,7 @@ def replay(
     """Repeat an update from its bound inputs on this machine and compare; reads safetensors and JSON only."""
     from mint2m_verify.anchor import choose
     from mint2m_verify.doctor.machine import require_trainer
+    from mint2m_verify.finding import FindingError, found
 
     require_trainer()
     from mint2m_trainer.replay import ReplayRequest, Tolerance
@@ -51,6 +58,14 @@ def replay(
         policy=policy, trusted_root=trusted_root, key=key, digest=digest, consistency_only=consistency_only, at=None
     )
     bounds = Tolerance(logprob=logprob, loss=loss, relative_l2=relative_l2)
+    if step is not None:
+        from mint2m_trainer.online.replay_step import StepReplay, replay_step
+
+        if stage is not None or plan_key is not None:
+            raise FindingError(found("usage.invalid", expected="--step or --stage", actual="both"))
+        return present(
+            replay_step(StepReplay(training=directory, step=step, anchor=anchor, model=model, tolerance=bounds)), form
+        )
     if stage is None and plan_key is None:
         return present(repeat(ReplayRequest(run=directory, anchor=anchor, model=model, tolerance=bounds)), form)
     from mint2m_trainer.stages.replay_stage import replay_stage, stage_request

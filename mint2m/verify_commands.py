@@ -9,18 +9,12 @@ import typer
 
 from mint2m.hash_options import Rehashing
 from mint2m.option_groups import grouped
-from mint2m.outcome import Outcome, ReportFormat, present, report_files
+from mint2m.outcome import Outcome
 from mint2m.verify_bundle_command import bundle
 from mint2m.verify_options import (
     Anchoring,
-    At,
-    Consistency,
-    Digest,
     Expecting,
     ExpectPlan,
-    Form,
-    Key,
-    Reports,
     Telling,
 )
 from mint2m.verify_signature_command import signature
@@ -100,24 +94,21 @@ def chain(
         return telling.present(verify_chain(directory, anchor, chain_options(wanted, through, plan_key, known)))
 
 
+@grouped
 def training(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of an online training.")],
-    key: Key = None,
-    digest: Digest = None,
-    consistency_only: Consistency = False,
-    at: At = None,
-    form: Form = ReportFormat.TEXT,
-    report: Reports = None,
+    *,
+    anchoring: Anchoring,
+    telling: Telling,
 ) -> Outcome:
     """Verify an online training: every step's run, the chain of steps, seeds, rewards. --digest is of its statement."""
     from mint2m.hash_bar import hash_bar
-    from mint2m_verify.anchor import choose, options
+    from mint2m_verify.anchor import options
     from mint2m_verify.training.verify import verify_training
 
-    files = report_files(report)
-    anchor = choose(key=key, digest=digest, consistency_only=consistency_only)
+    anchor = anchoring.choose()
     with hash_bar() as progress:
-        return present(verify_training(directory, anchor, options(at, progress=progress)), form, files)
+        return telling.present(verify_training(directory, anchor, options(anchoring.at, progress=progress)))
 
 
 @grouped

@@ -64,6 +64,7 @@ UNREACHED = {
     "signer": "of the doctor and of signing; tests/verify/test_doctor.py, tests/verify/signers",
     "model-signature": "bytes the test builds; tests/verify/model_signing",
     "topology": "of the doctor; tests/verify/test_doctor.py",
+    "optimizer.moments-refused": "of the doctor; tests/verify/test_doctor.py",
     "adapter.missing": "of the doctor; tests/verify/test_doctor.py",
     "adapter.malformed": "of writing an adapter; tests/trainer/test_adapter_export.py",
     "fixture-set": "of the doctor; tests/trainer/stages/test_validation_deployment.py",

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
+from mint2m_trainer.comm.together import RanksFailedError
 from mint2m_trainer.model.lora import LoraError
 from mint2m_trainer.optimizer import STANDARD_CONTRACT
 from mint2m_trainer.peft import read_adapter
@@ -233,6 +234,54 @@ def test_the_step_is_the_one_the_verifier_takes_from_our_own_gradient(
         assert optimizer.relative_difference(want.exp_avg, moments[f"{name}.exp_avg"]) < 1e-6
         assert optimizer.relative_difference(want.exp_avg_sq, moments[f"{name}.exp_avg_sq"]) < 1e-6
         assert (after[name] != before[name]).any()
+
+
+def test_a_step_goes_on_from_the_moments_that_another_left(inputs: Callable[..., RankInputs], tmp_path: Path) -> None:
+    """Two updates of one run each leave what torch's own AdamW makes of their two gradients in one life."""
+    planned, group = recorded()
+    first = inputs(profile=planned, rollout=group, run_dir=tmp_path / "first")
+    run(first)
+    left = first.run_dir / "artifacts/optimizer-after.safetensors"
+    on = {"adapter": first.run_dir / "adapter", "moments": left, "steps_before": 1}
+    second = inputs(profile=planned, rollout=group, run_dir=tmp_path / "second", **on)
+    seen = run(second)[phases.OPTIMIZER_STEP].evidence
+    assert (seen.optimizer_steps, seen.optimizer_life_steps) == (1, 2)
+    before = load_file(first.run_dir / "artifacts/adapter-before/adapter_model.safetensors")
+    contract = planned.optimizer
+    held = {name: torch.nn.Parameter(torch.from_numpy(tensor.copy())) for name, tensor in before.items()}
+    adamw = torch.optim.AdamW(
+        held.values(), lr=contract.lr, betas=(contract.beta1, contract.beta2), eps=contract.eps,
+        weight_decay=contract.weight_decay, foreach=False,
+    )  # fmt: skip
+    for update in (first, second):
+        coefficient = scores_of(update).clip_coefficient
+        for name, gradient in load_file(update.run_dir / "artifacts/gradient.safetensors").items():
+            held[name].grad = torch.from_numpy(gradient) * coefficient
+        adamw.step()
+    after = load_file(second.run_dir / "adapter/adapter_model.safetensors")
+    moments = load_file(second.run_dir / "artifacts/optimizer-after.safetensors")
+    for name, p in held.items():
+        assert (after[name] == p.detach().numpy()).all(), name
+        assert (moments[f"{name}.exp_avg"] == adamw.state[p]["exp_avg"].numpy()).all(), name
+
+
+def test_moments_that_do_not_fit_the_adapter_are_refused(inputs: Callable[..., RankInputs], tmp_path: Path) -> None:
+    planned, group = recorded()
+    first = inputs(profile=planned, rollout=group, run_dir=tmp_path / "first")
+    run(first)
+    whole = load_file(first.run_dir / "artifacts/optimizer-after.safetensors")
+    some = next(iter(whole))
+    for number, (tensors, words) in enumerate(
+        [
+            ({name: tensor for name, tensor in whole.items() if name != some}, "missing or extra"),
+            (whole | {"nobody.exp_avg": whole[some]}, "other moments"),
+            (whole | {some: whole[some].astype("float64")}, "float64"),
+        ]
+    ):
+        path = tmp_path / f"{number}.safetensors"
+        save_file(tensors, path)
+        with pytest.raises((UpdateError, RanksFailedError), match=words):
+            run(inputs(profile=planned, rollout=group, run_dir=tmp_path / str(number), moments=path, steps_before=1))
 
 
 def test_two_runs_leave_the_same_bytes(inputs: Callable[..., RankInputs], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 python tests/vectors/make.py bases      run the trainer (needs the trainer extra, about two minutes)
 python tests/vectors/make.py chain      run the seven stages of a promotion run (the same, some minutes)
 python tests/vectors/make.py training   run an online training of two steps (the same, about a minute)
+python tests/vectors/make.py training-carried   the same, its optimizer's moments carried from step to step
 python tests/vectors/make.py witnesses  sign those bases under a fresh private root
 python tests/vectors/make.py cases      write every vector again from the bases
 python tests/vectors/make.py check      say whether the committed vectors are the ones this script makes
@@ -20,6 +21,7 @@ from maker import (
     cases_inputs,
     cases_journal,
     cases_json,
+    cases_moments,
     cases_numbers,
     cases_policy,
     cases_policy_demands,
@@ -31,6 +33,7 @@ from maker import (
     cases_seal,
     cases_step,
     cases_training,
+    cases_training_policy,
     cases_tree,
 )
 from maker.case import CASES, HERE, check_chain, check_engine, check_training, committed, lay_out, write_case
@@ -56,6 +59,8 @@ MODULES = (
     cases_advantages,
     cases_rollouts,
     cases_training,
+    cases_moments,
+    cases_training_policy,
 )
 
 
@@ -70,10 +75,10 @@ def main(word: str) -> int:
 
         make_chain()
         return 0
-    if word == "training":
+    if word in ("training", "training-carried"):
         from maker.bases_training import make_training
 
-        make_training()
+        make_training(word)
         return 0
     if word == "witnesses":
         from maker.witnesses import make_witnesses
@@ -99,6 +104,14 @@ def main(word: str) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in ("bases", "chain", "training", "witnesses", "cases", "check"):
+    if len(sys.argv) != 2 or sys.argv[1] not in (
+        "bases",
+        "chain",
+        "training",
+        "training-carried",
+        "witnesses",
+        "cases",
+        "check",
+    ):
         raise SystemExit(__doc__)
     raise SystemExit(main(sys.argv[1]))

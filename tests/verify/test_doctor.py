@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,10 @@ CHANGES: Mapping[str, tuple[Callable[[dict], object], list[str]]] = {  # type: i
     ),
     "local nodes": (lambda d: d.update(node_ips=["10.0.0.1"]), ["topology.not-local"]),
     "adapter": (lambda d: d.update(adapter="nowhere"), ["adapter.missing"]),
+    "moments": (
+        lambda d: d.update(optimizer={"path": "nowhere", "sha256": "1" * 64, "steps": 1}),
+        ["optimizer.moments-refused"],
+    ),
     "runtime identity": (lambda d: d.update(runtime_identity="nowhere"), ["runtime-identity.missing"]),
     "sbom": (lambda d: d.update(sbom="nowhere"), ["sbom.missing"]),
     "signer": (lambda d: d.update(signer={"kind": "key", "path": "nowhere.key"}), ["signer.unusable"]),
@@ -96,6 +101,24 @@ def test_each_fault_blocks_under_its_own_id(deployment: Path, name: str) -> None
     change(deployment, edit)
     assert [id for id in blockers(deployment) if id in expected] == expected
     assert set(blockers(deployment)) == set(expected)
+
+
+def test_moments_are_those_of_the_digest_and_belong_to_an_adapter(deployment: Path) -> None:
+    run = ROOT / "tests/vectors/bases/training-carried/steps/0000/run"
+    raw = (run / "artifacts/optimizer-after.safetensors").read_bytes()
+    (deployment.parent / "moments.safetensors").write_bytes(raw)
+
+    def start(sha256: str) -> dict[str, object]:
+        return {"path": "moments.safetensors", "sha256": sha256, "steps": 1}
+
+    for adapter, digest, expected in (
+        (None, sha256(raw).hexdigest(), ("/adapter", "null")),
+        ("policy", "2" * 64, ("/optimizer/sha256", sha256(raw).hexdigest())),
+    ):
+        change(deployment, lambda d, a=adapter, s=digest: d.update(adapter=a, optimizer=start(s)))  # type: ignore[misc]
+        faults = examine_run(deployment, profile=None, output=None).findings
+        told = [(fault.pointer, fault.actual) for fault in faults if fault.id == "optimizer.moments-refused"]
+        assert told == [expected]
 
 
 def grant(deployment: Path, signer: Path, **terms: str) -> None:

@@ -16,6 +16,8 @@ class UpdateError(Exception):
 class RankInputs:
     """What one rank needs. Paths are this machine's; `adapter` None starts a fresh one.
 
+    `moments` is the file that the optimizer goes on from after `steps_before` steps; None is zero state.
+
     `baseline` runs each response over the whole sequence instead of a resident prefix. It is for parity only: no
     profile can ask for it, and it has no phases of the prefix. `instruments` is a directory, there already, for what
     the instruments see from materialize to finalize; None watches nothing. `progress` is a folder outside the run
@@ -37,6 +39,8 @@ class RankInputs:
     baseline: bool = False
     instruments: Path | None = None
     progress: Path | None = None
+    moments: Path | None = None
+    steps_before: int = 0
 
     def check(self) -> None:
         """Raises `UpdateError` where they contradict each other."""
@@ -55,6 +59,8 @@ class RankInputs:
                 raise UpdateError(f"{subject}: the profile has {planned}, here it is {given}")
         if self.progress is not None and (self.baseline or self.instruments is not None):
             raise UpdateError("a baseline has no prefix to keep, and instruments must see every chunk of one execution")
+        if (self.moments is None) != (self.steps_before == 0):
+            raise UpdateError(f"moments after {self.steps_before} steps: {self.moments}")
         longest = max(map(len, rollout.responses))
         if longest > profile.context.max_response_tokens:
             raise UpdateError(f"a response of {longest} tokens exceeds the profile's maximum")

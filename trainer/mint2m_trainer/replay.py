@@ -20,7 +20,7 @@ from mint2m_trainer.update import RankInputs
 from mint2m_verify import layout
 from mint2m_verify.anchor import Anchor, VerifyOptions
 from mint2m_verify.deployment_parts import because
-from mint2m_verify.documents import ModelManifest, Plan, Rollout, RunProfile, Scores
+from mint2m_verify.documents import Deployment, ModelManifest, Plan, Rollout, RunProfile, Scores
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, Report, Requirement, Standing, found
 from mint2m_verify.input_checks import MODEL_TREE
@@ -85,11 +85,7 @@ def replay(request: ReplayRequest) -> Report:
             not_checked=("the numbers: the evidence does not verify, so nothing was repeated",),
             trust=verified.trust,
         )
-    have = numbers_of(root)
-    with tempfile.TemporaryDirectory(prefix="mint2m-replay-") as folder:
-        run_local(_inputs(root, snapshot_of(root, request.model), Path(folder)))
-        again = numbers_of(Path(folder))
-    rows, findings = compare(have, again, request.tolerance)
+    rows, findings = repeat(root, request.model, request.tolerance)
     return Report(
         subject=str(root),
         command="replay",
@@ -100,6 +96,19 @@ def replay(request: ReplayRequest) -> Report:
         claim_scope=verified.claim_scope if not findings else None,
         summary="repeated here from its inputs" if not findings else "",
     )
+
+
+def repeat(root: Path, model: Path | None, tolerance: Tolerance) -> tuple[tuple[Requirement, ...], tuple[Finding, ...]]:
+    """The update of a run that verified, once more, against what it left.
+
+    Raises:
+        FindingError: `replay.model-missing`, `replay.model-mismatch` or `rank.*`.
+    """
+    have = numbers_of(root)
+    with tempfile.TemporaryDirectory(prefix="mint2m-replay-") as folder:
+        run_local(_inputs(root, snapshot_of(root, model), Path(folder)))
+        again = numbers_of(Path(folder))
+    return compare(have, again, tolerance)
 
 
 def compare(have: Numbers, again: Numbers, tolerance: Tolerance) -> tuple[tuple[Requirement, ...], tuple[Finding, ...]]:
@@ -215,6 +224,8 @@ def _inputs(root: Path, snapshot: Path, folder: Path) -> RankInputs:
     profile = RunProfile.parse(read_once(root / layout.PROFILE), file=layout.PROFILE, canonical_form=False)
     plan = Plan.parse(read_once(root / layout.PLAN), file=layout.PLAN)
     given = root / layout.ADAPTER_INITIAL
+    deployment = Deployment.parse(read_once(root / layout.DEPLOYMENT), file=layout.DEPLOYMENT, canonical_form=False)
+    start = deployment.optimizer
     return RankInputs(
         rank=0,
         world_size=profile.topology.world_size,
@@ -228,4 +239,6 @@ def _inputs(root: Path, snapshot: Path, folder: Path) -> RankInputs:
         plan_sha256=plan.plan_sha256,
         execution_id=secrets.token_hex(32),  # a repetition is an execution of its own
         image_digest=None,
+        moments=None if start is None else (root / layout.OPTIMIZER_INITIAL).resolve(),
+        steps_before=0 if start is None else start.steps,
     )

@@ -28,6 +28,7 @@ from mint2m_trainer.finite import check_finite
 from mint2m_trainer.instruments.watch import Watch
 from mint2m_trainer.kernels import Kernels, choose_kernels
 from mint2m_trainer.model.policy import Policy, materialize
+from mint2m_trainer.moments import load_moments
 from mint2m_trainer.optimizer import NORM_EPS, AdamWStep
 from mint2m_trainer.outputs import discard, present
 from mint2m_trainer.prefix.decisions import Decisions
@@ -199,6 +200,8 @@ class Update:
             profile.optimizer,
             expert_group=parallel_state.get_expert_model_parallel_group(),
         )
+        moments, steps = self._inputs.moments, self._inputs.steps_before
+        loaded = None if moments is None else load_moments(moments, steps, self._optimizer, policy, comm, phase)
         scores = torch.float64 if policy.inner.dtype == torch.float64 else torch.float32
         self._group = Group(self._inputs.rollout, profile.grpo, scores, compat.device())
         adapter = policy.adapter_tensors(phase)
@@ -213,6 +216,7 @@ class Update:
             tensors=len(held) + len(policy.trainable()),
             parameters=sum(tensor.numel() for tensor in held.values()),
             trainable_parameters=sum(p.numel() for _, p in policy.trainable()),
+            moments_sha256=loaded,
         ), files
 
     def _score_reference(self, phase: str, progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
@@ -359,7 +363,8 @@ class Update:
         zeroed = all(p.grad is None and not bool(p.main_grad.any()) for _, p in policy.trainable())
         return PhaseEvidence(
             optimizer_contract=report.observed,
-            optimizer_steps=report.steps,
+            optimizer_steps=report.steps - self._inputs.steps_before,
+            optimizer_life_steps=None if self._inputs.moments is None else report.steps,
             gradients_zeroed=zeroed,
             adapter_sha256=evidence.tensors_sha256(policy.adapter_tensors(phase)),
         ), ()

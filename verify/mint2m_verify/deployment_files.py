@@ -18,7 +18,7 @@ from mint2m_verify.documents.manifests import ModelManifest
 from mint2m_verify.documents.plan import MemoryItem
 from mint2m_verify.finding import Finding
 from mint2m_verify.fixture import CheckedFixture, FixtureBytes
-from mint2m_verify.input_checks import check_adapter, check_fixture, check_memory, check_model
+from mint2m_verify.input_checks import check_adapter, check_fixture, check_memory, check_model, check_moments
 from mint2m_verify.walk import Progress
 
 
@@ -37,6 +37,7 @@ class PlannedInputs:
     memory: tuple[MemoryItem, ...]
     snapshot: Path
     adapter: Path | None
+    moments: Path | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,7 @@ def gather(
         check_profile(parts, deployment, profile)
         check_model(parts, deployment, progress)
         check_adapter(parts, deployment)
+        check_moments(parts, deployment)
         check_fixture(parts, deployment)
         check_topology(parts, deployment)
         check_attachments(parts, deployment)
@@ -108,4 +110,5 @@ def _complete(parts: Parts, deployment: Deployment | None) -> PlannedInputs | No
         memory=parts.memory,
         snapshot=parts.near(deployment.model.snapshot),
         adapter=None if deployment.adapter is None else parts.near(deployment.adapter),
+        moments=None if deployment.optimizer is None else parts.near(deployment.optimizer.path),
     )

@@ -15,9 +15,10 @@ from mint2m_verify.documents.manifests import ModelManifest
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.fixture import CheckedFixture, Expected, check_bytes, read_fixture
-from mint2m_verify.layout import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from mint2m_verify.layout import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TENSOR_LIMIT
 from mint2m_verify.memory_plan import plan_memory
 from mint2m_verify.model_numbers import read_numbers
+from mint2m_verify.recompute.tensors import read_tensors
 from mint2m_verify.runtime.digests import is_placeholder
 from mint2m_verify.tree import hash_tree, manifest_of
 from mint2m_verify.walk import Progress
@@ -74,6 +75,33 @@ def check_adapter(parts: Parts, deployment: Deployment) -> None:
         return
     parts.adapter_sha256 = manifest_of("file", entries, "adapter").root_sha256
     parts.record("adapter", actual=parts.adapter_sha256)
+
+
+def check_moments(parts: Parts, deployment: Deployment) -> None:
+    """The moments to go on from, against the digest that the deployment gives; an adapter must go on with them."""
+    start = deployment.optimizer
+    if start is None:
+        return
+    try:
+        raw = read_once(parts.near(start.path), name=start.path, limit=TENSOR_LIMIT)
+        tensors = read_tensors(raw, file=start.path)
+    except FindingError as stop:
+        parts.record("optimizer", because("optimizer.moments-refused", stop.finding, pointer="/optimizer/path"))
+        return
+    fault = None
+    if sha256_hex(raw) != start.sha256:
+        pointer, actual = "/optimizer/sha256", sha256_hex(raw)
+        fault = found(
+            "optimizer.moments-refused", file=start.path, pointer=pointer, expected=start.sha256, actual=actual
+        )
+    elif deployment.adapter is None:
+        fault = found(
+            "optimizer.moments-refused", pointer="/adapter", expected="the adapter that they are of", actual="null"
+        )
+    if fault is not None:
+        parts.record("optimizer", fault)
+        return
+    parts.record("optimizer", actual=f"{len(tensors)} moments after {start.steps} steps, {start.sha256}")
 
 
 def check_fixture(parts: Parts, deployment: Deployment) -> None:

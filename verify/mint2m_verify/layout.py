@@ -49,6 +49,7 @@ RANK_SESSIONS = "artifacts/rank-sessions.json"
 SCORES = "artifacts/scores.json"
 GRADIENT = "artifacts/gradient.safetensors"
 OPTIMIZER_AFTER = "artifacts/optimizer-after.safetensors"
+OPTIMIZER_INITIAL = "inputs/optimizer-initial.safetensors"
 CHECKPOINT_MANIFEST = "artifacts/checkpoint-manifest.json"
 ADAPTER_MANIFEST = "artifacts/adapter-manifest.json"
 ADAPTER_BEFORE_MANIFEST = "artifacts/adapter-before-manifest.json"
@@ -133,12 +134,18 @@ _LOG = re.compile(r"logs/rank-(?:[0-9]{4}|[1-9][0-9]{4})\.log")
 SEALED_FILES = frozenset({*DOCUMENTS, OWNERSHIP, GRADIENT, OPTIMIZER_AFTER})
 REQUIRED_FILES = SEALED_FILES
 
+#: Sealed like them, and there only where the deployment names what it is a copy of.
+_NAMED_FILES = frozenset({OPTIMIZER_INITIAL})
+
 _JSON_LIMIT = 64 << 20
-_TENSOR_LIMIT = 1 << 30
+
+#: Files of tensors that are read whole.
+TENSOR_LIMIT = 1 << 30
 _KEPT_TENSORS = frozenset(
     {
         GRADIENT,
         OPTIMIZER_AFTER,
+        OPTIMIZER_INITIAL,
         f"adapter/{ADAPTER_WEIGHTS}",
         f"artifacts/adapter-before/{ADAPTER_WEIGHTS}",
         f"{ADAPTER_INITIAL}{ADAPTER_WEIGHTS}",
@@ -172,7 +179,7 @@ def is_log(path: str) -> bool:
 def kept_bytes(path: str) -> int:
     """Largest size at which the file's bytes are kept for parsing; 0 for files that are only hashed."""
     if path in _KEPT_TENSORS:
-        return _TENSOR_LIMIT
+        return TENSOR_LIMIT
     return _JSON_LIMIT if path in _KEPT_JSON else 0
 
 
@@ -183,6 +190,6 @@ def tree_of(path: str) -> TreePlace | None:
 
 def has_place(path: str) -> bool:
     """Whether a run directory may hold `path` outside its trees and its attestations."""
-    if is_log(path):
+    if is_log(path) or path in _NAMED_FILES:
         return True
     return path in SEALED_FILES or (path.startswith(ADAPTER_INITIAL) and "/" not in path.removeprefix(ADAPTER_INITIAL))

@@ -83,6 +83,8 @@ SHARED_EVIDENCE = (
     "optimizer_contract",
     "optimizer_steps",
     "gradients_zeroed",
+    "moments_sha256",
+    "optimizer_life_steps",
     "collectives",
     "ledger_sha256",
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mint2m_verify import layout, receipt_check, sessions
+from mint2m_verify import layout, moments_check, receipt_check, sessions
 from mint2m_verify.documents import Rollout, RunProfile, Scores
 from mint2m_verify.finding import FindingError, Standing
 from mint2m_verify.findings import Findings
@@ -23,6 +23,7 @@ from mint2m_verify.sessions import Facts, Near
 _ROW_LOSSES = "advantages, losses, clip counts, total"
 _ROW_TOKEN_ADVANTAGES = "advantages by token"
 _ROW_STEP = "optimizer step and moments"
+_ROW_MOMENTS = "the moments that the step went on from"
 _TENSOR_FILES = (step_checks.ADAPTER_BEFORE, step_checks.ADAPTER, layout.GRADIENT, layout.OPTIMIZER_AFTER)
 
 
@@ -37,6 +38,7 @@ def check_numbers(log: Findings, documents: RunDocuments) -> list[str]:
 
 def _check_numbers(log: Findings, documents: RunDocuments) -> list[str]:
     losses = _scores(log, documents)
+    _moments(log, documents)
     tensors = _step(log, documents)
     profile, rollout, scores = documents.profile, documents.rollout, documents.scores
     ranks, plan, receipt = documents.sessions, documents.plan, documents.receipt
@@ -122,6 +124,21 @@ def _computable(scores: Scores, profile: RunProfile) -> bool:
     )
 
 
+def _moments(log: Findings, documents: RunDocuments) -> None:
+    """The state that the optimizer went on from; a run that speaks of none has no row."""
+    deployment, receipt, ranks = documents.deployment, documents.receipt, documents.sessions
+    if deployment is None or receipt is None or ranks is None:
+        if documents.ref(layout.OPTIMIZER_INITIAL) is not None:
+            log.not_reached(_ROW_MOMENTS, (layout.DEPLOYMENT, layout.RECEIPT, layout.RANK_SESSIONS))
+        return
+    copy = documents.ref(layout.OPTIMIZER_INITIAL)
+    if not moments_check.concerns(deployment.document, copy, receipt.document, ranks.document):
+        return
+    raw = documents.raw(layout.OPTIMIZER_INITIAL)
+    check = moments_check.check_start(deployment.document, copy, raw, receipt.document, ranks.document)
+    log.judge(_ROW_MOMENTS, Standing.CHECKED, check, sources=(layout.OPTIMIZER_INITIAL,))
+
+
 def _step(log: Findings, documents: RunDocuments) -> step_checks.StepTensors | None:
     """The adapter, the gradient and the step; the tensors where their names and shapes agree."""
     profile, scores = documents.profile, documents.scores
@@ -131,14 +148,16 @@ def _step(log: Findings, documents: RunDocuments) -> step_checks.StepTensors | N
         log.judge("adapter configuration", Standing.CHECKED, check, sources=(layout.PROFILE,))
     else:
         log.not_reached("adapter configuration", (layout.PROFILE,))
-    raw = {path: data for path in _TENSOR_FILES if (data := documents.raw(path)) is not None}
-    needs = (*_TENSOR_FILES, layout.PROFILE, layout.SCORES)
+    steps_before = _steps_before(documents)
+    wanted = (*_TENSOR_FILES, *((layout.OPTIMIZER_INITIAL,) if steps_before else ()))
+    raw = {path: data for path in wanted if (data := documents.raw(path)) is not None}
+    needs = (*wanted, layout.PROFILE, layout.SCORES)
     rows = ("adapter, gradient and moments fit", "gradient norm and clip", _ROW_STEP)
-    if len(raw) < len(_TENSOR_FILES) or profile is None or scores is None:
+    if steps_before is None or len(raw) < len(wanted) or profile is None or scores is None:
         for row in rows:
             log.not_reached(row, needs)
         return None
-    tensors, faults = step_checks.read_step(raw)
+    tensors, faults = step_checks.read_step(raw, steps_before=steps_before)
     for fault in faults:
         log.unreadable(fault.file or "", (fault,))
     if tensors is None:
@@ -159,6 +178,14 @@ def _step(log: Findings, documents: RunDocuments) -> step_checks.StepTensors | N
     _start(log, documents, tensors)
     log.judge(rows[2], Standing.DERIVED, step_checks.check_step(tensors, profile.document), sources=needs)
     return tensors
+
+
+def _steps_before(documents: RunDocuments) -> int | None:
+    """Steps in the life of the state that the deployment names, 0 for zero state; None without a deployment."""
+    if documents.deployment is None:
+        return None
+    start = documents.deployment.document.optimizer
+    return 0 if start is None else start.steps
 
 
 def _start(log: Findings, documents: RunDocuments, tensors: step_checks.StepTensors) -> None:

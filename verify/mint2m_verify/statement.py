@@ -24,6 +24,7 @@ BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 SEAL_TYPE = "urn:mint2m:predicate:seal:v1"
+TRAINING_TYPE = "urn:mint2m:predicate:training:v1"
 
 #: A bundle holds a list of file names and digests; at this size it could name a hundred thousand files.
 BUNDLE_LIMIT = 32 << 20

@@ -98,6 +98,12 @@ def gather_set(path: Path, *, progress: Progress | None = None) -> GatheredSet:
     check_adapter(parts, deployment)
     if deployment.adapter is None:
         parts.record("adapter", found("adapter.missing", file=path.name, pointer="/adapter", actual="null"))
+    if deployment.optimizer is not None:
+        expected = "none: a stage's step begins at zero state"
+        fault = found(
+            "optimizer.moments-refused", file=path.name, pointer="/optimizer", expected=expected, actual="moments"
+        )
+        parts.record("optimizer", fault)
     fixtures = _check_set(parts, deployment)
     if fixtures is not None and fixtures.cases:
         _check_agreement(parts, fixtures.cases)

@@ -50,7 +50,7 @@ def killed(words: list[str], *, when: Callable[[], bool]) -> None:
 
 @pytest.mark.slow
 def test_a_training_killed_again_and_again_ends_with_the_weights_of_one_that_never_was(tmp_path: Path) -> None:
-    site = build_site(tmp_path / "site")
+    site = build_site(tmp_path / "site", moments="carried")
     run(command(site, "--output", str(tmp_path / "whole")))
     right = (tmp_path / "whole" / WEIGHTS).read_bytes()
     root = tmp_path / "killed"

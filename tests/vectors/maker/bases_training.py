@@ -1,4 +1,4 @@
-"""The base `training`: an online training of two steps, made by the trainer and signed with a key of these tests."""
+"""The bases `training` and `training-carried`: two steps each, by the trainer and signed with a key of these tests."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from mint2m_verify.finding import Verdict
 STEPS = 2
 
 
-def make_training() -> None:
-    """Sample, train and seal two steps; two minutes or less."""
+def make_training(base: str) -> None:
+    """Sample, train and seal two steps; two minutes or less. The base `training-carried` carries its moments."""
     make_keys()
     with tempfile.TemporaryDirectory(prefix="mint2m-vectors-") as folder:
         work = Path(folder)
-        site = build_site(work / "site", key=KEYS / "release.key")
+        site = build_site(
+            work / "site", key=KEYS / "release.key", moments="carried" if base == "training-carried" else None
+        )
         request = OnlineRequest(deployment=site.deployment, steps=STEPS, directory=work / "training", resume=False)
         report = online(request)
         if report.verdict is not Verdict.ACCEPTED:
             raise SystemExit(f"{report.subject}: {[(f.id, f.file, f.expected, f.actual) for f in report.findings]}")
-        shutil.rmtree(BASES / "training", ignore_errors=True)
-        shutil.copytree(work / "training", BASES / "training")
+        shutil.rmtree(BASES / base, ignore_errors=True)
+        shutil.copytree(work / "training", BASES / base)

@@ -18,8 +18,8 @@ NOT_CASES = frozenset({"bases", "maker", KEYS.name, "__pycache__"})
 
 Change = Callable[[Run], None]
 
-#: The base that is a promotion chain and no run, and the one that is an online training.
-CHAIN, TRAINING = "chain", "training"
+#: The base that is a promotion chain and no run, and those that are online trainings.
+CHAIN, TRAININGS = "chain", ("training", "training-carried")
 
 VERIFY_RUN = ("verify", "run", "{run}", "--key", "{keys}/{key}.pub")
 
@@ -105,7 +105,7 @@ def lay_out(case: Case) -> dict[str, bytes]:
 def _base(name: str | None) -> Run:
     if name is None:
         return Run(base="", files={})
-    kinds: dict[str, type[Run]] = {CHAIN: Chain, TRAINING: Training}
+    kinds: dict[str, type[Run]] = {CHAIN: Chain, **dict.fromkeys(TRAININGS, Training)}
     return kinds.get(name, Run).of(name)
 
 
@@ -158,13 +158,14 @@ def check_chain() -> None:
 
 def check_training() -> None:
     """The same of the training and of each of its runs."""
-    training = Training.of(TRAINING)
-    for step in training.numbers:
-        training.edit_run(step, lambda _run: None)
-    training.follow()
-    different = [path for path, raw in read_base(TRAINING).items() if training.files[path] != raw]
-    if different:
-        raise SystemExit(f"{TRAINING}: following an untouched training changed {', '.join(different)}")
+    for base in TRAININGS:
+        training = Training.of(base)
+        for step in training.numbers:
+            training.edit_run(step, lambda _run: None)
+        training.follow()
+        different = [path for path, raw in read_base(base).items() if training.files[path] != raw]
+        if different:
+            raise SystemExit(f"{base}: following an untouched training changed {', '.join(different)}")
 
 
 def _seal(base: str) -> str:

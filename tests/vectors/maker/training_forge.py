@@ -17,7 +17,6 @@ import rfc8785
 
 from maker.forge import SEAL, Run, bundle, load_key, sha256
 
-BASE = "training"
 PLAN, TRAINING = "training-plan.json", "training.json"
 STATEMENT = "attestations/training.sigstore.json"
 DATASET, PROFILE = "inputs/dataset.jsonl", "inputs/profile.json"
@@ -49,7 +48,7 @@ class Training(Run):
         """A step's run, to change; `put_run` puts it back."""
         folder = run_folder(step)
         inside = {p.removeprefix(folder): raw for p, raw in self.files.items() if p.startswith(folder)}
-        return Run(base=f"{BASE}/{folder.rstrip('/')}", files=inside)
+        return Run(base=f"{self.base}/{folder.rstrip('/')}", files=inside)
 
     def put_run(self, step: int, run: Run) -> None:
         folder = run_folder(step)

@@ -21,7 +21,7 @@ from mint2m_trainer.online.search import Search, SearchRow, search
 from mint2m_verify.canonical import canonical, sha256_hex
 from mint2m_verify.documents.inputs import ModelSource, PinnedFile, RunProfile, Timeouts
 from mint2m_verify.documents.sampling import SamplingParameters
-from mint2m_verify.documents.training import OnlineDeployment, TrainingRow
+from mint2m_verify.documents.training import Moments, OnlineDeployment, TrainingRow
 from mint2m_verify.rewards import response_text
 from mint2m_verify.tree import manifest
 
@@ -59,11 +59,19 @@ class Site:
     public_key: Path
 
 
-def build_site(folder: Path, *, key: Path | None = None, world_size: int = 1, answered: bool = True) -> Site:
+def build_site(
+    folder: Path,
+    *,
+    key: Path | None = None,
+    world_size: int = 1,
+    answered: bool = True,
+    moments: Moments | None = None,
+) -> Site:
     """Make everything below `folder`; the dataset has rows of different lengths, and one that nobody answers.
 
     Args:
         key: a private key with its public half beside it; None makes one.
+        moments: as the deployment has them.
         answered: ask the model for its answers, which takes seconds; without, nobody answers any row.
     """
     folder.mkdir(parents=True)
@@ -95,6 +103,7 @@ def build_site(folder: Path, *, key: Path | None = None, world_size: int = 1, an
         logprob_bound=1e-5,
         distribution=GENERATED,
         signing_key=str(signing.resolve()),
+        moments=moments,
     )
     path = folder / "online.json"
     path.write_text(json.dumps(deployment.value(), indent=2) + "\n", encoding="utf-8")

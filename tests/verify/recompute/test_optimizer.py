@@ -75,6 +75,41 @@ def test_weights_and_moments_are_torchs(dtype: torch.dtype, scale: float, change
     assert optimizer.relative_difference(stepped.exp_avg_sq, square) < 1e-6
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("steps", [1, 2, 9, 400])
+@pytest.mark.parametrize("changes", [{}, {"beta1": 0.3, "beta2": 0.5, "lr": 1e-2}, {"beta1": 0.0}])
+def test_a_later_step_goes_on_from_torchs_moments(dtype: torch.dtype, steps: int, changes: dict[str, float]) -> None:
+    contract = OptimizerContract(**{**CONTRACT, **changes})
+    generator = torch.Generator().manual_seed(steps)
+    parameter = torch.randn(64, 33, dtype=dtype, generator=generator)
+    held = torch.nn.Parameter(parameter.clone())
+    adamw = torch.optim.AdamW(
+        [held], lr=contract.lr, betas=(contract.beta1, contract.beta2), eps=contract.eps,
+        weight_decay=contract.weight_decay, foreach=False,
+    )  # fmt: skip
+    for _ in range(steps):
+        held.grad = torch.randn(64, 33, dtype=dtype, generator=generator)
+        adamw.step()
+    state, before = adamw.state[held], held.detach().numpy().copy()
+    given = optimizer.State(
+        exp_avg=state["exp_avg"].numpy().copy(), exp_avg_sq=state["exp_avg_sq"].numpy().copy(), steps=steps
+    )
+    gradient = torch.randn(64, 33, dtype=dtype, generator=generator)
+    # Half of them nearly cancel what was gathered: then the sum is all rounding.
+    gradient[::2] = -state["exp_avg"][::2] * contract.beta1 / (1 - contract.beta1) * (1 + 1e-6 * gradient[::2])
+    held.grad = gradient.clone()
+    adamw.step()
+    stepped = optimizer.adamw(before, gradient.numpy(), 1.0, contract, state=given)
+    after = held.detach().numpy()
+    assert optimizer.within_rounding(stepped.parameter, after, before, stepped.reach)
+    assert optimizer.relative_difference(stepped.exp_avg, state["exp_avg"].numpy(), stepped.terms) < 1e-6
+    assert optimizer.relative_difference(stepped.exp_avg_sq, state["exp_avg_sq"].numpy()) < 1e-6
+    for other in (None, optimizer.State(exp_avg=given.exp_avg, exp_avg_sq=given.exp_avg_sq, steps=steps + 1)):
+        wrong = optimizer.adamw(before, gradient.numpy(), 1.0, contract, state=other)
+        if other is None or steps < 100:  # after many steps one more is below rounding
+            assert not optimizer.within_rounding(wrong.parameter, after, before, wrong.reach) or contract.beta1 == 0
+
+
 def _stepped() -> tuple[np.ndarray, np.ndarray, OptimizerContract]:
     torch.manual_seed(6)
     contract = OptimizerContract(**CONTRACT)

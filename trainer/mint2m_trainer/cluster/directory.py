@@ -58,6 +58,8 @@ def prepare(root: Path, plan: Plan, inputs: PlannedInputs, doctor: Doctor) -> No
     if inputs.adapter is not None:
         for source in sorted(inputs.adapter.iterdir()):
             _copy(source, root / layout.ADAPTER_INITIAL / source.name)
+    if inputs.moments is not None:
+        _copy(inputs.moments, root / layout.OPTIMIZER_INITIAL)
     (root / "artifacts").mkdir(exist_ok=True)
 
 

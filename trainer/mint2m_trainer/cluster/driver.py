@@ -277,6 +277,7 @@ class _Run:
     def _task(self, rank: int) -> RankTask:
         inputs, plan = self._inputs, self._plan
         adapter = None if inputs.adapter is None else self._root / layout.ADAPTER_INITIAL.rstrip("/")
+        start = inputs.deployment.optimizer
         return RankTask(
             rank=rank,
             world_size=plan.profile.topology.world_size,
@@ -292,6 +293,8 @@ class _Run:
             backend=self._backend,
             progress=self._progress,
             instruments=self._instruments,
+            moments=None if start is None else self._root / layout.OPTIMIZER_INITIAL,
+            steps_before=0 if start is None else start.steps,
         )
 
     def _cleanup_command(self) -> str:

@@ -36,6 +36,9 @@ class RankTask:
     progress: Path | None = None
     #: Where the rank's instruments write; None watches nothing.
     instruments: Path | None = None
+    #: What the optimizer goes on from, and after how many steps; None is zero state.
+    moments: Path | None = None
+    steps_before: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from mint2m_trainer.cluster.messages import Hello, PhaseReply
 from mint2m_verify import layout, phases
 from mint2m_verify.documents.plan import Plan
 from mint2m_verify.documents.records import (
+    PhaseEvidence,
     PhaseRecord,
     RankCleanup,
     RankPlacement,
@@ -139,6 +140,7 @@ def write_receipt(
             root, "file", "artifacts/adapter-before", layout.ADAPTER_BEFORE_MANIFEST, written
         ),
         adapter_manifest=write_manifest(root, "file", "adapter", layout.ADAPTER_MANIFEST, written),
+        optimizer_before=reference(root, layout.OPTIMIZER_INITIAL) if step.optimizer_life_steps is not None else None,
     )
     receipt = TrainingReceipt(
         run_id=plan.run_id,
@@ -169,6 +171,7 @@ def write_receipt(
         clip_coefficient=scores.clip_coefficient,
         files=files,
         positions=plan.profile.model.positions,
+        optimizer_steps_before=_before(step),
         cleanup=ReceiptCleanup(
             coordinator_absent=ended.coordinator_absent,
             placement_group_absent=ended.placement_group_absent,
@@ -177,6 +180,13 @@ def write_receipt(
     )
     write_document(root, layout.RECEIPT, receipt.encode())
     return receipt
+
+
+def _before(step: PhaseEvidence) -> int | None:
+    """Steps in the life of the optimizer's state before this run's; None where it began at zero."""
+    if step.optimizer_life_steps is None:
+        return None
+    return step.optimizer_life_steps - _recorded(step.optimizer_steps, phases.OPTIMIZER_STEP)
 
 
 def _recorded(value: int | None, phase: str) -> int:

@@ -158,6 +158,8 @@ class RankActor:
             execution_id=task.execution_id,
             image_digest=task.image_digest,
             progress=task.progress,
+            moments=task.moments,
+            steps_before=task.steps_before,
         )
         if task.instruments is not None:
             task.instruments.mkdir(parents=True, exist_ok=True)  # each node has a disk of its own

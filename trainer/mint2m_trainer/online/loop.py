@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from mint2m_trainer.cluster.progress import Silent, Watcher
 from mint2m_trainer.online.search import Search, SearchRow, search
 from mint2m_trainer.online.setting import Setting, read_setting
 from mint2m_trainer.online.step_inputs import write_inputs
+from mint2m_trainer.online.watch import Watch, head
 from mint2m_trainer.run import RunRequest, run
 from mint2m_verify import layout
 from mint2m_verify.anchor import VerifyOptions, read_key
@@ -55,12 +55,13 @@ class OnlineRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """Where the next step begins; `adapter` None is a fresh one."""
+    """Where the next step begins; `adapter` None is a fresh one, `moments` None zero state."""
 
     number: int
     parent: str | None
     policy_sha256: str | None
     adapter: Path | None
+    moments: Path | None
     row: int
 
 
@@ -79,11 +80,17 @@ def online(request: OnlineRequest, watcher: Watcher | None = None) -> Report:
     _open(root, setting, resume=request.resume)
     with _held(root), terminated_like_interrupted():
         _tidy(root)
+        watch = Watch(root, setting.plan)
+        watcher.stage("", head())
         state = _first(setting)
         finished: list[FinishedStep] = []
-        for _ in range(request.steps):
+        for number in range(request.steps):
+            made_before = (root / places.run_folder(number) / layout.SEAL).exists()
             state, done = _step(root, setting, state, watcher)
             finished.append(done)
+            watcher.stage(f"step {number}", watch.add(number))
+            if not made_before or number == request.steps - 1:
+                watch.publish()
         _sign(root, setting, finished, watcher)
     return verify_training(root, read_key(setting.public_key), VerifyOptions(progress=watcher.advance))
 
@@ -138,7 +145,8 @@ def _tidy(root: Path) -> None:
 
 
 def _first(setting: Setting) -> _State:
-    return _State(number=0, parent=None, policy_sha256=setting.plan.policy_sha256, adapter=setting.adapter, row=0)
+    plan = setting.plan
+    return _State(number=0, parent=None, policy_sha256=plan.policy_sha256, adapter=setting.adapter, moments=None, row=0)
 
 
 def _step(root: Path, setting: Setting, state: _State, watcher: Watcher) -> tuple[_State, FinishedStep]:
@@ -158,6 +166,7 @@ def _step(root: Path, setting: Setting, state: _State, watcher: Watcher) -> tupl
         parent=finished.seal_sha256,
         policy_sha256=finished.policy_sha256,
         adapter=run_root / "adapter",
+        moments=run_root / layout.OPTIMIZER_AFTER if setting.plan.moments == "carried" else None,
         row=(state.row + len(step.attempts)) % len(setting.rows),
     )
     return following, finished
@@ -218,7 +227,7 @@ def _train(root: Path, setting: Setting, state: _State, step: TrainingStep, watc
     """The step's run, sealed last."""
     watcher.advance(f"step {state.number}", 1, 2)
     with tempfile.TemporaryDirectory(prefix="mint2m-step-") as folder:
-        deployment = write_inputs(Path(folder), setting, step, state.adapter)
+        deployment = write_inputs(Path(folder), setting, step, state.adapter, state.moments)
         result = run(
             RunRequest(
                 deployment=str(deployment),
@@ -230,11 +239,7 @@ def _train(root: Path, setting: Setting, state: _State, step: TrainingStep, watc
         )
     if result.report.verdict is not Verdict.ACCEPTED:
         raise FindingError(result.report.findings[0])
-    rewards = [response.reward for response in step.attempts[-1].responses]
-    mean = math.fsum(rewards) / len(rewards)
-    tried = f", {len(step.attempts)} rows tried" if len(step.attempts) > 1 else ""
     watcher.advance(f"step {state.number}", 2, 2)
-    watcher.stage(f"step {state.number}", f"row {step.attempts[-1].row}, mean reward {mean:+.3f}{tried}")
 
 
 def _set_aside(root: Path, number: int) -> None:

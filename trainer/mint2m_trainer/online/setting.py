@@ -94,6 +94,7 @@ def read_setting(path: Path, *, steps: int) -> Setting:
         sampling=deployment.sampling,
         rows_per_step=deployment.rows_per_step,
         logprob_bound=deployment.logprob_bound,
+        moments=deployment.moments,
     )
     return Setting(
         deployment=deployment,

@@ -13,17 +13,21 @@ from mint2m_trainer.contract.fixture import FIXTURE_NAME, Target, bind, write_fi
 from mint2m_trainer.online.setting import Setting
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.documents import Rollout, TrainingPayload
-from mint2m_verify.documents.inputs import Deployment, ModelSource, PinnedFile, Signer
+from mint2m_verify.documents.inputs import Deployment, ModelSource, OptimizerStart, PinnedFile, Signer
 from mint2m_verify.documents.training import Attempt, TrainingRow, TrainingStep
 from mint2m_verify.files import read_once, write_atomic
+from mint2m_verify.layout import TENSOR_LIMIT
 from mint2m_verify.training.rules import step_profile
 
 
-def write_inputs(folder: Path, setting: Setting, step: TrainingStep, adapter: Path | None) -> Path:
+def write_inputs(
+    folder: Path, setting: Setting, step: TrainingStep, adapter: Path | None, moments: Path | None
+) -> Path:
     """Write them into an empty folder; the deployment file.
 
     Args:
         adapter: what the step starts from, by `step.policy_sha256`; None for a fresh one.
+        moments: what the step before left, where its optimizer is gone on from.
 
     Raises:
         FindingError: what the verifier refuses in the fixture.
@@ -63,10 +67,18 @@ def write_inputs(folder: Path, setting: Setting, step: TrainingStep, adapter: Pa
         authorization_grant=None,
         output_root=".",
         signer=Signer(kind="ephemeral"),
+        optimizer=None if moments is None else _start(folder, moments, step.step),
     )
     path = folder / "deployment.json"
     write_atomic(path, (json.dumps(deployment.value(), indent=2) + "\n").encode("utf-8"))
     return path
+
+
+def _start(folder: Path, moments: Path, steps: int) -> OptimizerStart:
+    """The moments beside the other inputs; every step before this one led to them."""
+    near = _linked(folder, "before", moments.parent)
+    raw = read_once(moments, name=moments.name, limit=TENSOR_LIMIT)
+    return OptimizerStart(path=f"{near}/{moments.name}", sha256=sha256_hex(raw), steps=steps)
 
 
 def _linked(folder: Path, name: str, target: Path) -> str:

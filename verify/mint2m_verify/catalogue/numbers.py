@@ -101,13 +101,20 @@ ENTRIES = (
     _entry(
         "optimizer.step-mismatch",
         "a weight is not what one AdamW step makes of it",
-        "From the adapter before, the clipped gradient and zero state, AdamW gives another weight than the adapter after.",
+        "From the adapter before, the clipped gradient, and zero state or the moments that the run went on from, AdamW gives\n"
+        "another weight than the adapter after.",
+    ),
+    _entry(
+        "optimizer.start-mismatch",
+        "the moments that the step went on from are not those that the deployment names",
+        "A step goes on from moments only where its deployment names them, by SHA-256 and with the steps that led to them;\n"
+        "the copy in the run, the receipt and every rank's record must say the same.",
     ),
     _entry(
         "optimizer.moment-mismatch",
         "a moment is not that of the clipped gradient",
-        "After one step from zero state the moments are (1 - beta1) g and (1 - beta2) g^2. They are not: the gradient was\n"
-        "scaled, not clipped, or the state did not start at zero.",
+        "After one step from zero state the moments are (1 - beta1) g and (1 - beta2) g^2; after others, beta1 m + (1 - beta1) g\n"
+        "and beta2 v + (1 - beta2) g^2. They are not: the gradient was scaled, not clipped, or the state was another.",
     ),
     _entry(
         "adapter.tensor-missing",

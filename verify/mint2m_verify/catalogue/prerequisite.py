@@ -133,6 +133,13 @@ ENTRIES = (
         "The memory plan needs the numbers in it, and the trainer would refuse it for the same reason.",
     ),
     _blocked(
+        "optimizer.moments-refused",
+        "the optimizer cannot go on from these moments",
+        "A deployment may name the moments that an earlier run left (`artifacts/optimizer-after.safetensors`), by path and\n"
+        "SHA-256, with the steps that led to them. They are missing, malformed or other bytes, or no adapter is named that\n"
+        "they belong to. Stages of a promotion run take none.",
+    ),
+    _blocked(
         "adapter.missing",
         "the initial adapter is not there",
         "The deployment names a PEFT adapter directory that cannot be read.",

@@ -53,6 +53,12 @@ ENTRIES = (
         "rows or parameters than were promised here.",
     ),
     _failed(
+        "moments-mismatch",
+        "a step's optimizer did not go on from where the step before left it",
+        "The plan says whether moments are carried from step to step. Where they are, a step's run names the moments that\n"
+        "the step before left and as many steps as there were; where they are not, it names none.",
+    ),
+    _failed(
         "parent-mismatch",
         "a step does not follow the one before it",
         "A step names the seal of the run before it. Another one was there when this step was made: a step was repeated,\n"

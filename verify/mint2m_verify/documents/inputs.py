@@ -54,11 +54,20 @@ class Signer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerStart:
+    """Adam's moments to go on from, as an earlier run left them in `path`, and the steps that led to them."""
+
+    path: str
+    sha256: str
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment(Document):
-    """Where and with what a run happens; written by the operator."""
+    """Where and with what a run happens; written by the operator. Without `optimizer` its state starts at zero."""
 
     NAME: ClassVar[str] = "deployment"
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"runtime_lock"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"optimizer", "runtime_lock"})
 
     kind: Literal["training", "validation"]
     name: str
@@ -78,6 +87,7 @@ class Deployment(Document):
     output_root: str
     signer: Signer
     runtime_lock: str | None = None
+    optimizer: OptimizerStart | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,8 @@ class PhaseEvidence:
     optimizer_contract: OptimizerContract | None = None
     optimizer_steps: int | None = None
     gradients_zeroed: bool | None = None
+    moments_sha256: str | None = None
+    optimizer_life_steps: int | None = None
     collectives: int | None = None
     ledger_sha256: str | None = None
     peak_memory_bytes: int | None = None
@@ -230,6 +232,10 @@ class Scores(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptFiles:
+    """`optimizer_before` is there where the step went on from moments of an earlier run."""
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"optimizer_before"})
+
     doctor: FileRef
     plan: FileRef
     ownership: FileRef
@@ -240,6 +246,7 @@ class ReceiptFiles:
     checkpoint_manifest: FileRef
     adapter_before_manifest: FileRef
     adapter_manifest: FileRef
+    optimizer_before: FileRef | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,10 +258,13 @@ class ReceiptCleanup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingReceipt(Document):
-    """One GRPO update: what ran, bound to every file it left."""
+    """One GRPO update: what ran, bound to every file it left.
+
+    `optimizer_steps` are this run's, `optimizer_steps_before` those in the life of the moments that it began with.
+    """
 
     NAME: ClassVar[str] = "training-receipt"
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"positions"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"positions", "optimizer_steps_before"})
 
     run_id: str
     plan_sha256: str
@@ -280,3 +290,4 @@ class TrainingReceipt(Document):
     files: ReceiptFiles
     cleanup: ReceiptCleanup
     positions: LongPositions | None = None
+    optimizer_steps_before: int | None = None

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from mint2m_verify.documents.base import Document, FileRef
 from mint2m_verify.documents.inputs import Distribution, FixtureModel, HardwareClass, ModelSource, PinnedFile
 from mint2m_verify.documents.sampling import Finish, SamplingParameters
 
+#: Whether a step's optimizer goes on from the moments that the step before left, or starts at zero.
+Moments = Literal["carried", "fresh"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineDeployment(Document):
-    """With what an online training runs on this machine; written by the operator."""
+    """With what an online training runs on this machine; written by the operator. Without `moments` they are fresh."""
 
     NAME: ClassVar[str] = "online-deployment"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"moments"})
 
     name: str
     seed: int
@@ -30,6 +34,7 @@ class OnlineDeployment(Document):
     logprob_bound: float
     distribution: Distribution
     signing_key: str
+    moments: Moments | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +55,13 @@ class TrainingRow(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPlan(Document):
-    """What is fixed before the first step. `profile.context.prompt_tokens` gives way to each row's length."""
+    """What is fixed before the first step. `profile.context.prompt_tokens` gives way to each row's length.
+
+    Without `moments` they are fresh.
+    """
 
     NAME: ClassVar[str] = "training-plan"
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"moments"})
 
     name: str
     seed: int
@@ -68,6 +77,7 @@ class TrainingPlan(Document):
     sampling: SamplingParameters
     rows_per_step: int
     logprob_bound: float
+    moments: Moments | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mint2m_verify.documents.trust_policy import Rule, TrustPolicy
-from mint2m_verify.statement import SEAL_TYPE
+from mint2m_verify.statement import SEAL_TYPE, TRAINING_TYPE
 
 RELEASE_TYPE = "urn:mint2m:predicate:release:v1"
 PLAN_TYPE = "urn:mint2m:predicate:plan:v1"
@@ -34,6 +34,7 @@ class Role:
 
 
 TRAINING_RUN = Role(predicate_type=SEAL_TYPE, kind="training", stage="run")
+TRAINING = Role(predicate_type=TRAINING_TYPE)
 RELEASE = Role(predicate_type=RELEASE_TYPE, kind="release")
 FILE = Role(predicate_type=ARTIFACT)
 

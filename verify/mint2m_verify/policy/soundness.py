@@ -16,7 +16,7 @@ from mint2m_verify.policy.patterns import is_open, width_fault
 from mint2m_verify.policy.roles import OWN_TYPES, PLAN_TYPE, RELEASE_TYPE, role_of
 from mint2m_verify.policy.versions import order_of
 from mint2m_verify.signing import key_id, parse_public_key, public_key_pem
-from mint2m_verify.statement import SEAL_TYPE
+from mint2m_verify.statement import SEAL_TYPE, TRAINING_TYPE
 from mint2m_verify.times import parse_time
 
 #: Which claim scopes a run of a hardware class can have at all.
@@ -33,8 +33,12 @@ _STAGES: Mapping[str | None, frozenset[str]] = {
     "validation": frozenset({"doctor", "kernel", "nccl", "actor", "parity-32k", "parity-64k", "scale-2m"}),
 }
 
+#: Statements that are of a hardware class and a claim scope.
+ABOUT_RUNS = frozenset({SEAL_TYPE, TRAINING_TYPE})
+
 _KINDS: Mapping[str, frozenset[str | None]] = {
     SEAL_TYPE: frozenset({"training", "validation"}),
+    TRAINING_TYPE: frozenset({None}),
     RELEASE_TYPE: frozenset({"release"}),
     GRANT_TYPE: frozenset({"training", "validation"}),
 }
@@ -303,7 +307,10 @@ def _asked(policy: TrustPolicy, rule: Rule, where: str, file: str) -> Iterator[F
         ("claim_scopes", rule.claim_scopes is not None),
         ("authorization_required", rule.authorization_required),
     )
-    if rule.predicate_type != SEAL_TYPE:
+    if rule.predicate_type == TRAINING_TYPE and rule.authorization_required:
+        pointer = f"{where}/authorization_required"
+        yield found("policy.unsatisfiable", file=file, pointer=pointer, expected="false: grants are for deployments")
+    if rule.predicate_type not in ABOUT_RUNS:
         for member, asked in asks:
             if asked:
                 yield found("policy.unsatisfiable", file=file, pointer=f"{where}/{member}", expected="no seal has it")
@@ -357,10 +364,10 @@ def _assertion(policy: TrustPolicy, index: int, item: Assertion, file: str) -> I
     yield from _repeated(item.hardware_classes, f"{where}/hardware_classes", file)
     yield from _repeated(item.claim_scopes, f"{where}/claim_scopes", file)
     yield from _references(item.signers, [signer.name for signer in policy.signers], f"{where}/signers", file)
-    seals = {name for rule in policy.rules if rule.predicate_type == SEAL_TYPE for name in rule.signers}
+    seals = {name for rule in policy.rules if rule.predicate_type in ABOUT_RUNS for name in rule.signers}
     for number, name in enumerate(item.signers):
         if name not in seals:
-            actual = f"{name} may sign no seal"
+            actual = f"{name} may sign nothing that has a class or scope"
             yield found("policy.unused", file=file, pointer=f"{where}/signers/{number}", actual=actual)
 
 

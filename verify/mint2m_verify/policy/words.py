@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from mint2m_verify.documents.trust_policy import ManagedKey, PolicySigner, Rule, SigstoreIdentity, TrustPolicy
 from mint2m_verify.policy.roles import ARTIFACT, role_of
-from mint2m_verify.policy.soundness import SCOPES_OF_CLASS, assertable, revocation
+from mint2m_verify.policy.soundness import ABOUT_RUNS, SCOPES_OF_CLASS, assertable, revocation
 from mint2m_verify.render.escape import escape
-from mint2m_verify.statement import SEAL_TYPE
 
 
 def policy_text(policy: TrustPolicy, sha256: str) -> str:
@@ -87,7 +86,7 @@ def _rule(policy: TrustPolicy, rule: Rule) -> Iterator[str]:
     yield f"  {escape(rule.name)}: {what}"
     count = "one" if rule.threshold == 1 else f"{rule.threshold} distinct keys or identities"
     yield f"    signed by {count} of {_named(rule.signers)}"
-    if rule.predicate_type == SEAL_TYPE:
+    if rule.predicate_type in ABOUT_RUNS:
         pairs = "; ".join(f"{one} with {scope}" for one, scope in assertable(policy, rule))
         yield f"    of hardware class and claim scope {pairs}"
         for item in policy.assertions:
@@ -109,7 +108,7 @@ def _rule(policy: TrustPolicy, rule: Rule) -> Iterator[str]:
 def _not_accepted(policy: TrustPolicy) -> Iterator[str]:
     yield "statements of any other type, kind or stage, whoever signed them"
     yield "signatures by anybody else: they are named and count for nothing"
-    rules = [rule for rule in policy.rules if rule.predicate_type == SEAL_TYPE]
+    rules = [rule for rule in policy.rules if rule.predicate_type in ABOUT_RUNS]
     taken = {one for rule in rules for one, _ in assertable(policy, rule)}
     scopes = {scope for rule in rules for _, scope in assertable(policy, rule)}
     refused = sorted(SCOPES_OF_CLASS.keys() - taken)

@@ -1,4 +1,4 @@
-"""The optimizer step of a run: from the adapter before, the gradient and zero state to the adapter after.
+"""The optimizer step of a run: from the adapter before, the gradient and the optimizer's state to the adapter after.
 
 The rule: names and shapes first, then values. A tensor that is missing on one side would otherwise be a weight that
 was trained, or not, unseen.
@@ -35,19 +35,26 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTensors:
-    """Everything that the step is made of and what it made."""
+    """Everything that the step is made of and what it made; `moments_before` None is zero state."""
 
     before: Tensors
     after: Tensors
     gradient: Tensors
     moments: Tensors
+    moments_before: Tensors | None = None
+    steps_before: int = 0
 
 
-def read_step(raw: Mapping[str, bytes]) -> tuple[StepTensors | None, tuple[Finding, ...]]:
-    """The four files as tensors, or what is wrong with each; `raw` has the bytes of all four by path."""
+def read_step(raw: Mapping[str, bytes], *, steps_before: int = 0) -> tuple[StepTensors | None, tuple[Finding, ...]]:
+    """The files as tensors, or what is wrong with each; `raw` has the bytes of all by path.
+
+    Args:
+        steps_before: in the life of the state that the step went on from; 0 is zero state, which has no file.
+    """
     read: dict[str, Tensors] = {}
     faults: list[Finding] = []
-    for path in (ADAPTER_BEFORE, ADAPTER, layout.GRADIENT, layout.OPTIMIZER_AFTER):
+    given = (layout.OPTIMIZER_INITIAL,) if steps_before else ()
+    for path in (ADAPTER_BEFORE, ADAPTER, layout.GRADIENT, layout.OPTIMIZER_AFTER, *given):
         try:
             read[path] = read_tensors(raw[path], file=path)
         except FindingError as fault:
@@ -60,6 +67,8 @@ def read_step(raw: Mapping[str, bytes]) -> tuple[StepTensors | None, tuple[Findi
             after=read[ADAPTER],
             gradient=read[layout.GRADIENT],
             moments=read[layout.OPTIMIZER_AFTER],
+            moments_before=read.get(layout.OPTIMIZER_INITIAL),
+            steps_before=steps_before,
         ),
         (),
     )
@@ -70,12 +79,14 @@ def check_tensors(tensors: StepTensors, profile: RunProfile) -> Check:
     wide = np.dtype("<f8") if profile.model.dtype == "float64" else np.dtype("<f4")
     narrow = np.dtype("<f4")
     moments = {f"{name}.{moment}" for name in tensors.before for moment in _MOMENTS}
-    sides: tuple[tuple[str, Tensors, set[str], np.dtype[np.floating]], ...] = (
+    sides: list[tuple[str, Tensors, set[str], np.dtype[np.floating]]] = [
         (ADAPTER_BEFORE, tensors.before, set(tensors.before), narrow),
         (ADAPTER, tensors.after, set(tensors.before), narrow),
         (layout.GRADIENT, tensors.gradient, set(tensors.before), wide),
         (layout.OPTIMIZER_AFTER, tensors.moments, moments, wide),
-    )
+    ]
+    if tensors.moments_before is not None:
+        sides.append((layout.OPTIMIZER_INITIAL, tensors.moments_before, moments, wide))
     for file, have, wanted, dtype in sides:
         for name in sorted(wanted - have.keys()):
             yield found("adapter.tensor-missing", file=file, expected=name)
@@ -92,6 +103,8 @@ def check_tensors(tensors: StepTensors, profile: RunProfile) -> Check:
                 )
             if not np.all(np.isfinite(tensor)):
                 yield found("tensor.not-finite", file=file, actual=name)
+            if name.endswith(".exp_avg_sq") and np.any(tensor < 0):
+                yield found("optimizer.moment-mismatch", file=file, pointer=name, expected="squares", actual="below 0")
     yield from _pairs(tensors.before, profile.lora.rank)
     weights = sum(tensor.size for tensor in tensors.before.values())
     return f"{len(tensors.before)} tensors, {weights:,} weights, all finite"
@@ -164,13 +177,15 @@ def check_step(tensors: StepTensors, profile: RunProfile) -> Check:
     began_at_zero = 0
     for name, gradient in tensors.gradient.items():
         before, after = tensors.before[name], tensors.after[name]
-        stepped = optimizer.first_step(before.astype(gradient.dtype), gradient, coefficient, contract)
+        state = _state(tensors, name)
+        stepped = optimizer.adamw(before.astype(gradient.dtype), gradient, coefficient, contract, state=state)
+        reach = None if state is None else stepped.reach
         # A float64 run exports its adapter in float32, so that is where the two can be compared.
         want = stepped.parameter.astype(after.dtype)
-        from_zero, from_others = optimizer.ulp_distance(want, after, before)
+        from_zero, from_others = optimizer.ulp_distance(want, after, before, reach)
         fresh, others = max(fresh, from_zero), max(others, from_others)
         began_at_zero += int(np.count_nonzero(before == 0))
-        if not optimizer.within_rounding(want, after, before):
+        if not optimizer.within_rounding(want, after, before, reach):
             worst = np.unravel_index(int(np.argmax(np.abs(after - want))), after.shape)
             yield found(
                 "optimizer.step-mismatch",
@@ -180,14 +195,15 @@ def check_step(tensors: StepTensors, profile: RunProfile) -> Check:
                 actual=repr(float(after[worst])),
                 stage="optimizer-step",
             )
-        for moment, right in (("exp_avg", stepped.exp_avg), ("exp_avg_sq", stepped.exp_avg_sq)):
-            difference = optimizer.relative_difference(right, tensors.moments[f"{name}.{moment}"])
+        terms = None if state is None else stepped.terms
+        for moment, right, parts in (("exp_avg", stepped.exp_avg, terms), ("exp_avg_sq", stepped.exp_avg_sq, None)):
+            difference = optimizer.relative_difference(right, tensors.moments[f"{name}.{moment}"], parts)
             if not difference <= MOMENT_TOLERANCE:
                 yield found(
                     "optimizer.moment-mismatch",
                     file=layout.OPTIMIZER_AFTER,
                     pointer=f"{name}.{moment}",
-                    expected="the moment of the clipped gradient from zero state",
+                    expected=f"the moment of the clipped gradient from {_from(state)}",
                     actual=f"off by {difference:.3g} relative",
                     stage="optimizer-step",
                 )
@@ -195,7 +211,20 @@ def check_step(tensors: StepTensors, profile: RunProfile) -> Check:
     words = f"{others:.0f} ulp over {weights - began_at_zero:,} weights"
     if began_at_zero:
         words += f", {fresh:.0f} ulp of the step over {began_at_zero:,} that began at 0"
+    if tensors.steps_before:
+        words += f"; step {tensors.steps_before + 1} of the optimizer's life"
     return f"{words}; both moments"
+
+
+def _state(tensors: StepTensors, name: str) -> optimizer.State | None:
+    if tensors.moments_before is None:
+        return None
+    first, second = (tensors.moments_before[f"{name}.{moment}"] for moment in _MOMENTS)
+    return optimizer.State(exp_avg=first, exp_avg_sq=second, steps=tensors.steps_before)
+
+
+def _from(state: optimizer.State | None) -> str:
+    return "zero state" if state is None else f"those of {layout.OPTIMIZER_INITIAL}"
 
 
 def adapter_digests(tensors: StepTensors) -> tuple[str, str]:

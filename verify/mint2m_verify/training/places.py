@@ -7,7 +7,7 @@ steps/0000/run/                          the update, a run directory as `mint2m 
 training.json                            all steps, written when the last is done
 attestations/training.sigstore.json      the statement over training.json
 abandoned/                               steps that were stopped; no evidence, and not looked at
-summary/                                 tables and curves for people; the same
+watch/                                   tables, curves and event files for people; the same
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRAINING = "training.json"
 STATEMENT = "attestations/training.sigstore.json"
 
 #: What a training directory may hold beside its evidence.
-NO_EVIDENCE = ("abandoned", "summary")
+NO_EVIDENCE = ("abandoned", "watch")
 
 _STEP = re.compile(r"[0-9]{4}")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from mint2m_verify import layout
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.documents import RankSessions, Rollout, RunProfile, Scores, TrainingFixture, TrainingPayload
+from mint2m_verify.documents.inputs import OptimizerStart
 from mint2m_verify.documents.manifests import FileManifest
 from mint2m_verify.documents.plan import Plan
 from mint2m_verify.documents.training import TrainingPlan, TrainingRow, TrainingStep
@@ -41,7 +42,10 @@ class ReadStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRun:
-    """The documents of a step's run that the chain rests on, as `verify run` read them."""
+    """The documents of a step's run that the chain rests on, as `verify run` read them.
+
+    `start` is what its optimizer went on from, `moments_sha256` the file of those that it left.
+    """
 
     plan: Plan
     profile: RunProfile
@@ -52,6 +56,8 @@ class StepRun:
     sessions: RankSessions
     adapter: FileManifest
     seal_sha256: str
+    start: OptimizerStart | None
+    moments_sha256: str
 
 
 def read_promised(root: Path) -> Promised:
@@ -97,6 +103,7 @@ def step_run(examined: Examined, seal_sha256: str | None) -> StepRun | None:
     """The run's documents; None where one could not be read, for which `verify run` has a finding."""
     documents = examined.documents
     adapter = documents.manifest(layout.ADAPTER_MANIFEST)
+    moments = documents.ref(layout.OPTIMIZER_AFTER)
     if (
         documents.plan is None
         or documents.profile is None
@@ -105,7 +112,9 @@ def step_run(examined: Examined, seal_sha256: str | None) -> StepRun | None:
         or documents.rollout is None
         or documents.scores is None
         or documents.sessions is None
+        or documents.deployment is None
         or adapter is None
+        or moments is None
         or seal_sha256 is None
     ):
         return None
@@ -119,6 +128,8 @@ def step_run(examined: Examined, seal_sha256: str | None) -> StepRun | None:
         sessions=documents.sessions.document,
         adapter=adapter.document,
         seal_sha256=seal_sha256,
+        start=documents.deployment.document.optimizer,
+        moments_sha256=moments.sha256,
     )
 
 

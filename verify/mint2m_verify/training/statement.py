@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from mint2m_verify.canonical import canonical, sha256_hex
 from mint2m_verify.documents.training import TrainingPlan
-from mint2m_verify.statement import STATEMENT_TYPE
+from mint2m_verify.statement import STATEMENT_TYPE, TRAINING_TYPE
 from mint2m_verify.training.places import TRAINING
-
-TRAINING_TYPE = "urn:mint2m:predicate:training:v1"
 
 
 def training_payload(training: bytes, plan: TrainingPlan, plan_sha256: str) -> bytes:

@@ -28,10 +28,11 @@ from mint2m_verify.training.rules import has_signal, rows_to_try, step_profile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """What a step must go on from: the seal of the step before, the policy that it left, and the next row."""
+    """What a step must go on from: the seal of the step before, policy and moments that it left, and the next row."""
 
     parent: str | None
     policy_sha256: str | None
+    moments_sha256: str | None
     row: int
 
 
@@ -55,7 +56,20 @@ def check_links(promised: Promised, step: ReadStep, run: StepRun, before: Before
     )
     hardware = run.plan.deployment.hardware_class
     yield from _same("training.plan-mismatch", at, "/hardware_class", promised.plan.hardware_class, hardware)
-    return f"parent {_digest(document.parent, 'none')}, policy {_digest(document.policy_sha256, 'fresh')}"
+    moments = yield from _moments(promised, step, run, before)
+    policy = f"policy {_digest(document.policy_sha256, 'fresh')}, moments {moments}"
+    return f"parent {_digest(document.parent, 'none')}, {policy}"
+
+
+def _moments(promised: Promised, step: ReadStep, run: StepRun, before: Before) -> Generator[Finding, None, str]:
+    """The optimizer went on from what the step before left, after as many steps as there were; or from zero state."""
+    carried = promised.plan.moments == "carried" and before.moments_sha256 is not None
+    digest, steps = (before.moments_sha256, step.number) if carried else (None, 0)
+    have = (None, 0) if run.start is None else (run.start.sha256, run.start.steps)
+    file = _in_run(step, "inputs/deployment.json")
+    yield from _same("training.moments-mismatch", file, "/optimizer/sha256", digest, have[0])
+    yield from _same("training.moments-mismatch", file, "/optimizer/steps", steps, have[1])
+    return _digest(digest, "fresh")
 
 
 def check_search(promised: Promised, step: ReadStep, before: Before) -> Check:

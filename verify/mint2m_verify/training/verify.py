@@ -13,30 +13,28 @@ from pathlib import Path
 
 from mint2m_verify import layout
 from mint2m_verify.anchor import (
-    CONSISTENT_MODE,
     Anchor,
     ConsistencyOnly,
-    DigestAnchor,
     KeyAnchor,
     NoAnchor,
     VerifyOptions,
     check_outside_of,
 )
 from mint2m_verify.canonical import sha256_hex
-from mint2m_verify.chain.vouching import by_key
+from mint2m_verify.chain.vouching import Signers, read_signed
 from mint2m_verify.documents.base import FileRef
 from mint2m_verify.documents.training import FinishedStep, Training
 from mint2m_verify.files import read_once
-from mint2m_verify.finding import Finding, FindingError, NamedDigest, Report, Standing, Trust, found
+from mint2m_verify.finding import Finding, FindingError, NamedDigest, Report, Standing, found
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.rewards import computable
 from mint2m_verify.run import examine_run
 from mint2m_verify.seal import short
-from mint2m_verify.signing import key_id
-from mint2m_verify.statement import BUNDLE_LIMIT, parse_bundle
+from mint2m_verify.statement import BUNDLE_LIMIT
 from mint2m_verify.training import places, step_check
 from mint2m_verify.training.exhibits import ShownStep, shown_step, training_exhibits
+from mint2m_verify.training.origin import Origin, check_origin, judge_training, notes_of, trust_of
 from mint2m_verify.training.reading import (
     Promised,
     ReadStep,
@@ -66,17 +64,21 @@ class _Verified:
     """
 
     finished: FinishedStep
+    moments_sha256: str
+    accepted: bool
     rows: int
     shown: ShownStep
 
 
-def _kept(step: ReadStep, run: StepRun) -> _Verified:
+def _kept(step: ReadStep, run: StepRun, *, accepted: bool) -> _Verified:
     return _Verified(
         finished=FinishedStep(
             step=FileRef(path=places.step_file(step.number), sha256=step.sha256, size=step.size),
             seal_sha256=run.seal_sha256,
             policy_sha256=run.adapter.root_sha256,
         ),
+        moments_sha256=run.moments_sha256,
+        accepted=accepted,
         rows=len(step.document.attempts),
         shown=shown_step(step, run),
     )
@@ -86,14 +88,12 @@ def verify_training(root: Path, anchor: Anchor, options: VerifyOptions) -> Repor
     """Everything that can be established offline about the training directory `root`.
 
     Args:
-        anchor: a key answers for every run's seal and for the training's statement, a digest for that statement's
-            payload.
+        anchor: a key or a policy answers for every run's seal and for the training's statement, a digest for that
+            statement's payload.
 
     Raises:
-        FindingError: `root` is no directory, or the anchor is a policy.
+        FindingError: `root` is no directory.
     """
-    if isinstance(anchor, PolicyAnchor):
-        raise FindingError(found("usage.invalid", expected="--key, --digest or --consistency-only", actual="--policy"))
     if not root.exists():
         raise FindingError(found("input.missing", file=str(root)))
     if not root.is_dir():
@@ -101,13 +101,13 @@ def verify_training(root: Path, anchor: Anchor, options: VerifyOptions) -> Repor
     log = Findings()
     log.add(check_outside_of(anchor, root))
     log.judge("nothing that has no place in a training", Standing.CHECKED, _all_known(root))
-    promised = _promised(log, root)
+    promised, origin = _promised(log, root), Origin(signers=Signers())
     if promised is None:
         log.not_reached("every step as planned", (places.PLAN,))
-        return _report(root, anchor, options, log, None, (), None)
+        return _report(root, anchor, options, log, None, (), origin)
     verified = _steps(log, root, promised, anchor, options)
-    payload = _statement(log, root, promised, verified, anchor)
-    return _report(root, anchor, options, log, promised, verified, payload)
+    _statement(log, root, promised, verified, anchor, origin)
+    return _report(root, anchor, options, log, promised, verified, origin)
 
 
 def _all_known(root: Path) -> Check:
@@ -137,7 +137,9 @@ def _steps(
     present = _begun_and_sealed(root)
     last = max(present, default=-1)
     verified: list[_Verified | None] = []
-    before: step_check.Before | None = step_check.Before(parent=None, policy_sha256=promised.plan.policy_sha256, row=0)
+    before: step_check.Before | None = step_check.Before(
+        parent=None, policy_sha256=promised.plan.policy_sha256, moments_sha256=None, row=0
+    )
     for number in range(max(promised.plan.steps, last + 1)):
         if number not in present:
             gap = number < last or (root / places.TRAINING).exists()
@@ -169,6 +171,7 @@ def _after(one: _Verified, before: step_check.Before | None, promised: Promised)
     return step_check.Before(
         parent=one.finished.seal_sha256,
         policy_sha256=one.finished.policy_sha256,
+        moments_sha256=one.moments_sha256,
         row=(before.row + one.rows) % promised.plan.rows,
     )
 
@@ -183,7 +186,7 @@ def _step(
     options: VerifyOptions,
 ) -> _Verified | None:
     """One step; None where its files cannot be read, for which there is a finding."""
-    run = _run(log, root, number, anchor, options)
+    run, accepted = _run(log, root, number, anchor, options)
     name, file = f"step {number}", places.step_file(number)
     try:
         step = read_step(root, number)
@@ -207,26 +210,27 @@ def _step(
         log.not_reached(f"{name}: goes on from the one before", (file,))
     log.judge(f"{name}: trained on what was drawn", Standing.CHECKED, step_check.check_group(promised, step, run))
     log.judge(f"{name}: drawn by the policy that trained", Standing.ATTESTED_ONLY, step_check.check_policy(step, run))
-    return _kept(step, run)
+    return _kept(step, run, accepted=accepted)
 
 
 def _links(promised: Promised, step: ReadStep, run: StepRun, before: step_check.Before) -> Check:
     return step_check.check_links(promised, step, run, before)
 
 
-def _run(log: Findings, root: Path, number: int, anchor: Anchor, options: VerifyOptions) -> StepRun | None:
-    """The step's run as `verify run` sees it, its findings under its own path."""
+def _run(log: Findings, root: Path, number: int, anchor: Anchor, options: VerifyOptions) -> tuple[StepRun | None, bool]:
+    """The step's run as `verify run` sees it, its findings under its own path; and whether it found nothing."""
     folder = places.run_folder(number)
-    mine = anchor if isinstance(anchor, KeyAnchor) else ConsistencyOnly()
+    # A digest names the statement, which names every seal; who sealed a run is then nobody's question.
+    mine = anchor if isinstance(anchor, KeyAnchor | PolicyAnchor) else ConsistencyOnly()
     try:
         examined = examine_run(root / folder, mine, VerifyOptions(progress=options.progress))
     except FindingError as fault:
         log.judge(f"step {number}: run", Standing.CHECKED, _only(_placed(fault.finding, folder)))
-        return None
+        return None, False
     report = examined.report
-    log.judge(f"step {number}: run", Standing.DERIVED, _judged(report, folder))
+    accepted = log.judge(f"step {number}: run", Standing.DERIVED, _judged(report, folder))
     seal = next((digest.sha256 for digest in report.trust.digests if digest.name == "seal"), None)
-    return step_run(examined, seal)
+    return step_run(examined, seal), accepted
 
 
 def _judged(report: Report, folder: str) -> Check:
@@ -261,19 +265,24 @@ def _only(fault: Finding) -> Check:
 
 
 def _statement(
-    log: Findings, root: Path, promised: Promised, verified: Sequence[_Verified | None], anchor: Anchor
-) -> str | None:
-    """The training's own file and the statement over it; the digest of the statement's payload."""
-    held: list[str] = []
+    log: Findings,
+    root: Path,
+    promised: Promised,
+    verified: Sequence[_Verified | None],
+    anchor: Anchor,
+    origin: Origin,
+) -> None:
+    """The training's own file and the statement over it."""
     required = "one statement over all steps"
     if not (root / places.TRAINING).exists() and any(one is None for one in verified):
         log.judge(required, Standing.CHECKED, _only(found("training.unfinished", file=places.TRAINING)))
     else:
         standing = Standing.UNVERIFIABLE if isinstance(anchor, ConsistencyOnly) else Standing.CHECKED
-        log.judge(required, standing, _signed(root, promised, verified, anchor, held))
+        log.judge(required, standing, _signed(root, promised, verified, anchor, origin))
+        runs = bool(verified) and all(one is not None and one.accepted for one in verified)
+        judge_training(log, anchor, origin, promised.plan, runs=runs)
     if isinstance(anchor, NoAnchor):
         log.add([found("trust.no-anchor")])
-    return held[0] if held else None
 
 
 def _signed(
@@ -281,34 +290,30 @@ def _signed(
     promised: Promised,
     verified: Sequence[_Verified | None],
     anchor: Anchor,
-    held: list[str],
+    origin: Origin,
 ) -> Check:
     file = places.TRAINING
     try:
         raw = read_once(root / file, name=file)
         training = Training.parse(raw, file=file)
-        envelope = parse_bundle(
-            read_once(root / places.STATEMENT, name=places.STATEMENT, limit=BUNDLE_LIMIT), file=places.STATEMENT
-        )
+        bundle = read_once(root / places.STATEMENT, name=places.STATEMENT, limit=BUNDLE_LIMIT)
+        signed = read_signed(bundle, file=places.STATEMENT, anchor=anchor)
     except FindingError as fault:
         yield fault.finding
         return "unreadable"
-    held.append(sha256_hex(envelope.payload))
+    origin.payload = sha256_hex(signed.payload)
     yield from _lists(training, promised, verified)
     want = training_payload(raw, promised.plan, promised.sha256)
-    if envelope.payload != want:
+    if signed.payload != want:
         yield found(
             "training.statement-mismatch",
             file=places.STATEMENT,
             pointer="/dsseEnvelope/payload",
             expected=f"training/v1 over {file} {sha256_hex(raw)}",
-            actual=f"payload {held[0]}",
+            actual=f"payload {origin.payload}",
         )
-    if isinstance(anchor, KeyAnchor):
-        yield from by_key(envelope, anchor, file=places.STATEMENT)
-    if isinstance(anchor, DigestAnchor) and anchor.sha256 != held[0]:
-        yield found("trust.digest-mismatch", file=places.STATEMENT, expected=anchor.sha256, actual=held[0])
-    return f"{len(training.steps)} steps, payload {short(held[0])}"
+    yield from check_origin(signed, anchor, origin)
+    return f"{len(training.steps)} steps, payload {short(origin.payload)}"
 
 
 def _lists(training: Training, promised: Promised, verified: Sequence[_Verified | None]) -> Iterator[Finding]:
@@ -341,18 +346,18 @@ def _report(
     log: Findings,
     promised: Promised | None,
     verified: Sequence[_Verified | None],
-    payload: str | None,
+    origin: Origin,
 ) -> Report:
     stuck = [*log.unreached, *(row.required for row in log.requirements if row.standing is Standing.FAILED)]
     if stuck and not log.findings:
         log.add([found("verify.not-reached", actual=", ".join(stuck))])
     findings = log.findings
-    anchored = payload is not None and not any(
-        fault.id.startswith(("trust.", "signature.", "seal.")) or fault.id == "training.statement-mismatch"
+    anchored = origin.payload is not None and not any(
+        fault.id.startswith(("trust.", "signature.", "seal.", "policy.")) or fault.id == "training.statement-mismatch"
         for fault in findings
     )
-    digests = [] if payload is None else [NamedDigest(name="training", sha256=payload)]
-    notes = [*_NOT_CHECKED]
+    digests = [] if origin.payload is None else [NamedDigest(name="training", sha256=origin.payload)]
+    notes = [*_NOT_CHECKED, *notes_of(anchor, origin)]
     if promised is not None:
         digests.append(NamedDigest(name="plan", sha256=promised.sha256))
         if not computable(promised.plan.reward_rule):
@@ -364,26 +369,8 @@ def _report(
         requirements=log.requirements,
         findings=findings,
         not_checked=tuple(notes),
-        trust=_trust(anchor, tuple(digests), anchored=anchored),
-        evaluated_at=options.at,
+        trust=trust_of(anchor, origin, digests, anchored=anchored),
+        evaluated_at=anchor.evaluated_at if isinstance(anchor, PolicyAnchor) else options.at,
         summary=f"{good} steps, one training" if not findings else "",
         exhibits=training_exhibits([one.shown for one in verified if one is not None], log.requirements),
     )
-
-
-def _trust(anchor: Anchor, digests: tuple[NamedDigest, ...], *, anchored: bool) -> Trust:
-    match anchor:
-        case KeyAnchor():
-            mine = key_id(anchor.key)
-            return Trust(
-                mode="managed-key" if anchored else "none",
-                anchor=f"key {mine}",
-                signers=(mine,) if anchored else (),
-                digests=(NamedDigest(name="key", sha256=mine), *digests),
-            )
-        case DigestAnchor():
-            return Trust(mode="digest" if anchored else "none", anchor=f"sha256 {anchor.sha256}", digests=digests)
-        case ConsistencyOnly():
-            return Trust(mode=CONSISTENT_MODE, digests=digests)
-        case _:
-            return Trust(digests=digests)
