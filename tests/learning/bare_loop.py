@@ -21,8 +21,10 @@ from mint2m_trainer.comm.groups import close_comm, open_comm
 from mint2m_trainer.comm.ledger import Ledger
 from mint2m_trainer.local_ranks import free_port, run_ranks
 from mint2m_trainer.online.search import Search, SearchRow, attempts_of
+from mint2m_trainer.peft import write_adapter
 from mint2m_trainer.rank_inputs import RankInputs
 from mint2m_trainer.update import Update
+from mint2m_verify import phases
 from mint2m_verify.documents import Rollout
 from mint2m_verify.documents.training import Attempt, TrainingRow
 from mint2m_verify.draws import response_seed
@@ -153,6 +155,9 @@ def _updated(bare: Bare, rows: tuple[TrainingRow, ...], step: int, attempt: Atte
     )
     try:
         for phase in update.phases:
-            update.run(phase)
+            if phase != phases.CHECKPOINT:  # three quarters of a small step, for what nobody reads here
+                update.run(phase)
+        adapter = update.policy.adapter_tensors("publish")
+        write_adapter(run_dir / "adapter", adapter, profile.lora.rank, profile.lora.alpha)
     finally:
         update.close()

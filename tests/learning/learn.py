@@ -1,7 +1,7 @@
 """Learning shown: held-out reward by step of online trainings that start from a pretrained model, as table and curves.
 
     mint2m model pretrain --output MODEL
-    python tests/learning/learn.py OUTPUT --model MODEL [--steps 8] [--seeds 1 2 3] [--bare] [--modes exact detached]
+    python tests/learning/learn.py OUTPUT --model MODEL [--steps 20] [--seeds 1 2 3] [--bare] [--modes exact detached]
 
 The prompts are watch logs of 4,096 byte tokens; the answer, one of ten letters, is what most of a log's entries name.
 The model reads them and doubts; what the training adds is an answer without doubt, which no policy can give that does
@@ -22,7 +22,7 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -73,7 +73,10 @@ class Wanted:
 
 
 def learn(wanted: Wanted, after: Sequence[int], held_out: int) -> Learned:
-    """Train, or go on, and look at the adapters of some steps."""
+    """Train, or go on, and look at the adapters of some steps; what was learned already is read."""
+    kept = wanted.folder / "learned.json"
+    if kept.exists():
+        return Learned(**json.loads(kept.read_text()))
     begun, used = time.monotonic(), _cpu_seconds()
     adapters, verdict = _bare(wanted) if wanted.bare else _online(wanted)
     seconds, cpu = time.monotonic() - begun, _cpu_seconds() - used
@@ -85,7 +88,7 @@ def learn(wanted: Wanted, after: Sequence[int], held_out: int) -> Learned:
         math.sqrt(sum((one - mean) ** 2 for one in row) / (len(row) - 1) / len(row))
         for row, mean in zip(rewards, means, strict=True)
     )
-    return Learned(
+    learned = Learned(
         name=f"{wanted.mode}, seed {wanted.seed}",
         after=tuple(after),
         means=means,
@@ -95,6 +98,8 @@ def learn(wanted: Wanted, after: Sequence[int], held_out: int) -> Learned:
         verdict=verdict,
         adapters=tuple(str(adapter) for adapter in adapters),
     )
+    kept.write_text(json.dumps(asdict(learned)))
+    return learned
 
 
 def _online(wanted: Wanted) -> tuple[list[Path], str]:
@@ -154,10 +159,11 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("output", type=Path)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--modes", nargs="*", default=["exact", "conventional", "detached"])
-    parser.add_argument("--look", type=int, default=2, help="Steps between two looks at the held-out rows.")
+    parser.add_argument("--look", type=int, default=5, help="Steps between two looks at the held-out rows.")
+    parser.add_argument("--steps-conventional", type=int, default=5, help="Each runs the prompt once a response.")
     parser.add_argument("--held-out", type=int, default=32)
     parser.add_argument("--bare", action="store_true")
     parser.add_argument("--lr", type=float, default=Task().lr)
@@ -165,9 +171,10 @@ def main(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     torch.set_num_threads(1)
     task = Task(prompt_tokens=options.tokens, lr=options.lr)
-    after = sorted({*range(0, options.steps, options.look), options.steps})
     results: list[Learned] = []
     for mode in options.modes:
+        steps = options.steps_conventional if mode == "conventional" else options.steps
+        after = sorted({*range(0, steps, options.look), steps})
         for seed in options.seeds if mode == "exact" else options.seeds[:1]:
             wanted = Wanted(
                 folder=options.output / f"{mode}-{seed}",
@@ -176,7 +183,7 @@ def main(words: Sequence[str]) -> int:
                 seed=seed,
                 mode=mode,
                 bare=options.bare or mode != "exact",
-                steps=options.steps,
+                steps=steps,
             )
             results.append(learn(wanted, after, options.held_out))
             _write(options.output, results)
@@ -211,7 +218,8 @@ def beside(results: Sequence[Learned]) -> str:
         mode, seed = result.name.split(", ")
         exact = next((one for one in results if one.name == f"exact, {seed}"), None)
         if mode != "exact" and exact is not None:
-            apart = [distance(Path(a), Path(b)) for a, b in zip(result.adapters, exact.adapters, strict=True)]
+            both = zip(result.adapters, exact.adapters, strict=False)  # the other may have made fewer steps
+            apart = [distance(Path(a), Path(b)) for a, b in both]
             words.append(f"{result.name}: relative L2 of its adapters to exact, by step: " + _numbers(apart))
     return "\n".join(words) + "\n"
 

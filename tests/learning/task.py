@@ -36,9 +36,9 @@ class Task:
     """One setting of the experiment; a training adds its seed."""
 
     prompt_tokens: int = 4096
-    group: int = 8
-    lr: float = 0.01
-    rank: int = 4
+    group: int = 16
+    lr: float = 0.2
+    rank: int = 16
     rows: int = 64
     rows_per_step: int = 8
 
@@ -56,7 +56,11 @@ class Task:
         return tuple(self.row(HELD_OUT + number) for number in range(count))
 
     def profile(self, seed: int, gradient: Literal["exact", "detached"]) -> RunProfile:
-        """One rank, a small adapter; each step's Adam is fresh, so that it moves every weight by about `lr`."""
+        """One rank, a small adapter, and an epsilon of 1, far above the gradient of most weights.
+
+        Each step's Adam is fresh, so that its step is lr g / (|g| + eps): with a small epsilon it would move every
+        weight by lr, whatever its gradient, and what a single row says of its own code would drown the rest.
+        """
         given = deployments.packaged_profile(deployments.PACKAGED["local-8k-1"])
         return replace(
             given,
@@ -66,7 +70,7 @@ class Task:
             lora=replace(
                 given.lora, rank=self.rank, alpha=2.0 * self.rank, families=("attention", "unembed"), seed=seed
             ),
-            optimizer=replace(given.optimizer, lr=self.lr, weight_decay=0.0),
+            optimizer=replace(given.optimizer, lr=self.lr, eps=1.0, weight_decay=0.0),
             grpo=replace(given.grpo, old_source="rollout"),
             prefix=replace(given.prefix, gradient=gradient),
         )

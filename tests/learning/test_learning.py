@@ -11,10 +11,10 @@ from mint2m_trainer.pretraining.batches import Texts
 from mint2m_trainer.pretraining.request import PretrainRequest, pretrain
 
 sys.path.insert(0, str(Path(__file__).parent))
-from learn import CLEARLY, Wanted, distance, learn
+from learn import Wanted, distance, learn
 from task import Mode, Task
 
-STEPS = 4
+STEPS, BESIDE, SEALED = 16, 3, 2
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,14 @@ def test_held_out_rewards_rise_the_same_in_exact_and_conventional_and_online_is_
         return Wanted(folder=tmp_path / name, task=task, model=model, seed=1, mode=mode, bare=bare, steps=steps)
 
     exact = learn(wanted("exact", STEPS, bare=True), (0, STEPS), 32)
-    assert exact.rise > CLEARLY
-    conventional = learn(wanted("conventional", STEPS, bare=True), (0, STEPS), 32)
-    assert conventional.means[-1] == pytest.approx(exact.means[-1], abs=0.05)
-    online = learn(wanted("exact", 2, bare=False), (0, 2), 2)
+    assert exact.rise > 0.2
+    conventional = learn(wanted("conventional", BESIDE, bare=True), (0, BESIDE), 4)
+    online = learn(wanted("exact", SEALED, bare=False), (0, SEALED), 4)
     assert online.verdict == "accepted"
-    assert [distance(Path(a), Path(b)) for a, b in zip(online.adapters, exact.adapters, strict=False)] == [0.0, 0.0]
+    apart = [distance(Path(a), Path(b)) for a, b in zip(conventional.adapters, exact.adapters, strict=False)]
+    assert len(apart) == BESIDE and max(apart) < 1e-3
+    apart = [distance(Path(a), Path(b)) for a, b in zip(online.adapters, exact.adapters, strict=False)]
+    assert apart == [0.0] * SEALED
 
 
 def test_no_held_out_log_is_a_row_of_any_training() -> None:

@@ -44,7 +44,7 @@ class Recipe:
     """Adam, with a learning rate that rises over `warm_up` steps and falls to zero as a cosine."""
 
     steps: int
-    lr: float = 3e-3
+    lr: float = 5e-3
     warm_up: int = 20
     betas: tuple[float, float] = (0.9, 0.98)
     clip: float = 1.0
