@@ -100,7 +100,7 @@ def excerpt(log: WatchLog, draws: Draws, *, tokens: int) -> Excerpt:
         place += len(entry)
     place += len(log.closing)
     room, kept = tokens - len(log.asked), set[int]()
-    while True:
+    while len(kept) < len(log.entries):  # a log that fits whole is taken whole
         index = draws.below(len(log.entries))
         if len(log.entries[index]) > room:
             break
