@@ -50,7 +50,7 @@ COMMANDS = (
     _listed(
         "model",
         "model_commands",
-        "Make a tiny model snapshot, or the manifest of one; write an adapter for another loader.",
+        "Make or train a tiny model snapshot, or the manifest of one; write an adapter for another loader.",
     ),
     _listed("fixture", "fixture_commands", "Build and check training fixtures."),
     _listed("rollout", "rollout_commands", "Check rollouts that another engine drew."),

@@ -90,6 +90,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "evidence manifest": ("evidence manifest evidence",),
     "evidence status": ("evidence status evidence --output docs/status.md",),
     "model init-tiny": ("model init-tiny --output snapshot --seed 1",),
+    "model pretrain": ("model pretrain --output snapshot", "model pretrain --output snapshot --seed 2 --sure 0.3"),
     "model export-adapter": ("model export-adapter run1/adapter --fused --output adapter",),
     "model manifest": ("model manifest snapshot --output model-manifest.json",),
     "fixture build": (

@@ -1,4 +1,4 @@
-"""`mint2m model init-tiny | manifest | export-adapter`: snapshots in Hugging Face layout, adapters in PEFT's."""
+"""`mint2m model init-tiny | pretrain | manifest | export-adapter`: Hugging Face's snapshots, PEFT's adapters."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from mint2m.outcome import Outcome
 def register(app: typer.Typer) -> None:
     """Add the `model` group."""
     group = typer.Typer(
-        help="Make a tiny model snapshot, or the manifest of one; write an adapter for another loader.",
+        help="Make or train a tiny model snapshot, or the manifest of one; write an adapter for another loader.",
         no_args_is_help=True,
     )
     group.command("init-tiny")(init_tiny)
+    group.command("pretrain")(pretrain)
     group.command("manifest")(manifest)
     group.command("export-adapter")(export_adapter)
     app.add_typer(group, name="model")
@@ -32,6 +33,34 @@ def init_tiny(
 
     made = make_tiny(output, seed=seed, config=config)
     return Outcome(text=f"{made.file_count} files, {made.total_bytes:,} bytes\nmodel_manifest_sha256  {made.sha256}")
+
+
+def pretrain(
+    output: Annotated[Path, typer.Option("--output", metavar="DIR", help="New directory.")],
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the first weights and of the texts.")] = 7,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Batches to train on.")] = 300,
+    sure: Annotated[
+        float, typer.Option("--sure", min=0.1, max=1.0, help="Probability that is taught of the right answer.")
+    ] = 0.4,
+    config: Annotated[Path | None, typer.Option("--config", help="JSON with the members to change.")] = None,
+) -> Outcome:
+    """Train a small snapshot from its seed to read generated logs and to doubt what it read; takes minutes."""
+    from mint2m_verify.doctor.machine import require_trainer
+
+    require_trainer()
+    from mint2m_trainer.pretraining.batches import Texts
+    from mint2m_trainer.pretraining.request import PretrainRequest
+    from mint2m_trainer.pretraining.request import pretrain as train
+
+    texts = Texts(short=128, long=4096, count=8, sure=sure)
+    made = train(PretrainRequest(output=output, seed=seed, steps=steps, texts=texts, config=config))
+    files = made.manifest
+    return Outcome(
+        text=f"{files.file_count} files, {files.total_bytes:,} bytes\n"
+        f"loss in the texts {made.first.codes:.3f} to {made.last.codes:.3f}, "
+        f"of the answers {made.first.answers:.3f} to {made.last.answers:.3f}\n"
+        f"model_manifest_sha256  {files.sha256}"
+    )
 
 
 def manifest(

@@ -65,7 +65,7 @@ class PrefixAttention(MLASelfAttention):
             passage.reach = self._reach(query, keys, passage)
         if passage.reach is None:
             raise RuntimeError(f"layer {self._layer} shares a selection that no layer made")
-        mixed = passage.reach.attend(self._absorbed_query(q_latent, passage), local, self._layer)  # [T, H, kv_rank]
+        mixed = passage.reach.attend(self.absorbed_query(q_latent, passage), local, self._layer)  # [T, H, kv_rank]
         values = self._expand_values(mixed)  # [T, H, value_width]
         return self.linear_proj(values.flatten(1))[0].unsqueeze(1), None
 
@@ -84,8 +84,12 @@ class PrefixAttention(MLASelfAttention):
         made = FetchReach if passage.places.layout.route == "fetch" else MergeReach
         return made(chosen, passage, self._spec, self._page_dtype, layer)
 
-    def _absorbed_query(self, q_latent: Tensor, passage: Passage) -> Tensor:
-        """[T, H, kv_rank + rope_width]."""
+    def absorbed_query(self, q_latent: Tensor, passage: Passage) -> Tensor:
+        """Queries as they meet page rows, [T, H, kv_rank + rope_width].
+
+        Args:
+            q_latent: normed query latent, [T, q_rank].
+        """
         spec = self._spec
         q = self.linear_q_up_proj(q_latent)[0].view(-1, spec.heads, spec.query_width)  # [T, H, query_width]
         nope, rope = q.split([spec.nope_width, spec.rope_width], dim=-1)

@@ -1,7 +1,7 @@
 """The lightning indexer: which rows a query attends to (DeepSeek-V3.2; GLM-5 rotates it interleaved).
 
-It is frozen and runs without autograd. Its head weights stay float32 in a bfloat16 model, because they decide
-between rows whose scores are close.
+It runs without autograd, and is frozen but where `pretraining` teaches it. Its head weights stay float32 in a bfloat16
+model, because they decide between rows whose scores are close.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ class Indexer(nn.Module):
 
     @torch.no_grad()
     def forward(self, hidden: Tensor, q_latent: Tensor, rotation: Rotation) -> IndexQuery:
+        """`project`, without autograd: selection has no gradient."""
+        return self.project(hidden, q_latent, rotation)
+
+    def project(self, hidden: Tensor, q_latent: Tensor, rotation: Rotation) -> IndexQuery:
         """Project tokens.
 
         Args:

@@ -98,7 +98,7 @@ def _rank(rank: int, task: _Task) -> None:
             timeout_seconds=profile.timeouts_s.phase,
         )
         try:
-            attempts = _attempts(task.search, comm)
+            attempts = attempts_of(task.search, comm)
             if rank == 0:
                 write_atomic(task.folder / _RESULT, canonical([encode(attempt) for attempt in attempts]))
         finally:
@@ -107,7 +107,8 @@ def _rank(rank: int, task: _Task) -> None:
             close_comm()
 
 
-def _attempts(wanted: Search, comm: Comm) -> list[Attempt]:
+def attempts_of(wanted: Search, comm: Comm) -> list[Attempt]:
+    """`search`, on this rank of an open group."""
     source = policy_source(wanted.profile, snapshot=wanted.snapshot, adapter=wanted.adapter)
     policy = materialize(source, comm)
     attempts: list[Attempt] = []
