@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -9,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from mint2m_verify.anchor import ConsistencyOnly, DigestAnchor, VerifyOptions, read_key
+from mint2m_verify.anchor import ConsistencyOnly, DigestAnchor, VerifyOptions, choose, read_key
 from mint2m_verify.exhibits import Table
 from mint2m_verify.finding import FindingError, Report, Standing, Verdict
 from mint2m_verify.training.verify import verify_training
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "vectors"))
+from maker.cases_training_policy import both
+from maker.policies import AT
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 BASE, KEY = VECTORS / "bases/training", VECTORS / "test-only-keys/release.pub"
@@ -20,6 +25,11 @@ BASE, KEY = VECTORS / "bases/training", VECTORS / "test-only-keys/release.pub"
 
 def by_key(root: Path = BASE, key: Path = KEY) -> Report:
     return verify_training(root, read_key(key), VerifyOptions())
+
+
+def by_policy(root: Path, policy: Path) -> Report:
+    anchor = choose(policy=policy, key=None, digest=None, consistency_only=False, at=AT)
+    return verify_training(root, anchor, VerifyOptions(at=AT))
 
 
 def statement(report: Report) -> str:
@@ -45,6 +55,37 @@ def test_consistency_alone_names_no_origin() -> None:
     assert (report.verdict, report.trust.mode) == (Verdict.ACCEPTED, "consistent, origin unknown")
     row = next(row for row in report.requirements if row.required == "one statement over all steps")
     assert row.standing is Standing.UNVERIFIABLE
+
+
+def test_a_policy_answers_for_every_seal_and_for_the_statement(tmp_path: Path) -> None:
+    bar = tmp_path / "policy.json"
+    bar.write_text(json.dumps(both()), encoding="utf-8")
+    report = by_policy(BASE, bar)
+    assert (report.verdict, report.trust.mode, report.trust.signers) == (Verdict.ACCEPTED, "managed-key", ("operator",))
+    assert report.trust.anchor == "policy vectors"
+    row = next(
+        row for row in report.requirements if row.required == "the training's class and scope as the policy has them"
+    )
+    assert (row.found, row.standing) == ("reference-cpu, reference_cpu_execution", Standing.ATTESTED_ONLY)
+
+
+def test_a_policy_that_lies_in_the_evidence_is_no_anchor(tmp_path: Path) -> None:
+    root = shutil.copytree(BASE, tmp_path / "training")
+    (root / "policy.json").write_text(json.dumps(both()), encoding="utf-8")
+    report = by_policy(root, root / "policy.json")
+    assert (report.verdict, report.trust.mode, report.trust.signers) != (Verdict.ACCEPTED, "managed-key", ("operator",))
+    assert "trust.policy-inside-evidence" in {fault.id for fault in report.findings}
+
+
+def test_an_unfinished_training_is_none_under_a_policy_either(tmp_path: Path) -> None:
+    root = shutil.copytree(BASE, tmp_path / "training")
+    for path in (root / "training.json", root / "attestations/training.sigstore.json"):
+        path.unlink()
+    shutil.rmtree(root / "steps/0001")
+    bar = tmp_path / "policy.json"
+    bar.write_text(json.dumps(both()), encoding="utf-8")
+    report = by_policy(root, bar)
+    assert (report.verdict, report.trust.mode) == (Verdict.INCOMPLETE, "none")
 
 
 def test_a_key_that_lies_in_the_evidence_is_no_anchor(tmp_path: Path) -> None:
