@@ -131,7 +131,7 @@ def _(run: Run) -> None:
 def _(run: Run) -> None:
     def negative(inside: Run) -> None:
         tensors = inside.tensors(GIVEN)
-        name = next(name for name in tensors if name.endswith(".exp_avg_sq") and np.any(tensors[name]))
+        name = next(name for name in sorted(tensors) if name.endswith(".exp_avg_sq") and np.any(tensors[name]))
         inside.put_tensors(GIVEN, {**tensors, name: -tensors[name]})
         named_as_they_lie(inside)
 
