@@ -17,6 +17,10 @@ class Look:
     identity: str
     source: str
 
+    @property
+    def words(self) -> str:
+        return f"source {self.source}, runtime identity {self.identity}"
+
 
 def look(image_digest: str | None) -> Look:
     """Hash everything again; nothing of an earlier look is reused."""

@@ -150,7 +150,7 @@ def check_start(
             raise FindingError(because("stage.plan-unsound", fault))
     want = Look(identity=inputs.plan.runtime_identity.sha256, source=inputs.plan.source_sha256)
     if now != want:
-        raise FindingError(found("stage.source-mismatch", stage=stage, expected=str(want), actual=str(now)))
+        raise FindingError(found("stage.source-mismatch", stage=stage, expected=want.words, actual=now.words))
     if (evidence / places.PLACES[stage].seal).exists():
         raise FindingError(found("stage.repeated", stage=stage, file=str(evidence / places.PLACES[stage].seal)))
     _check_run_id(stage, evidence, run_id)
