@@ -65,12 +65,14 @@ def html_page(plan: TrainingPlan, steps: Sequence[StepNumbers], *, events: bool)
         f'<meta name="viewport" content="width=device-width"><title>{name}</title>\n<style>{_STYLE}</style></head>\n'
         f"<body><h1>{name}</h1>\n{''.join(f'<p>{html.escape(note)}</p>' for note in notes)}\n"
         f"<div>{''.join(_drawn(curve, steps) for curve in _CURVES)}</div>\n"
-        f"<table><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table></body></html>\n"
+        f'<div class="wide" tabindex="0" role="group" aria-label="table of steps">\n'
+        f"<table><thead><tr>{heads}</tr></thead><tbody>\n{rows}</tbody></table></div></body></html>\n"
     )
 
 
 _STYLE = (
-    "body{font:14px sans-serif;margin:2em;color:#111;background:#fff}figure{display:inline-block;margin:0 1em 1em 0}"
+    "body{font:14px sans-serif;margin:1.2em;color:#111;background:#fff}figure{display:inline-block;margin:0 1em 1em 0;"
+    "max-width:100%}svg{max-width:100%;height:auto}.wide{overflow-x:auto}"
     "figcaption{font-weight:bold}table{border-collapse:collapse}th,td{padding:.2em .6em;text-align:right;"
     "border-bottom:1px solid #ddd}polyline{fill:none;stroke:#0b5394;stroke-width:1.5}circle{fill:#0b5394}"
     "line{stroke:#999}text{font:11px sans-serif}"
@@ -120,7 +122,7 @@ def _drawn(curve: _Curve, steps: Sequence[StepNumbers]) -> str:
     dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2"/>' for x, y in places)
     words = f"{title}: {points[0][1]:.4g} at step {points[0][0]}, {points[-1][1]:.4g} at step {points[-1][0]}"
     return (
-        f'<figure><figcaption>{title}</figcaption><svg width="{_WIDTH}" height="{_HEIGHT}" role="img" '
+        f'<figure><figcaption>{title}</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img" '
         f'aria-label="{words}"><line x1="{_LEFT}" y1="{_HEIGHT - _ROOM}" x2="{_WIDTH - _ROOM}" y2="{_HEIGHT - _ROOM}"/>'
         f"{''.join(_label(y, value) for y, value in labels)}"
         f'<text x="{_WIDTH - _ROOM}" y="{_HEIGHT - 4}" text-anchor="end">step {last}</text>'
