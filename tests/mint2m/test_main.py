@@ -193,7 +193,7 @@ def test_a_verification_that_did_not_end_is_never_exit_0(
 
 
 def test_a_command_without_an_outcome_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mint2m.verify_commands.present", lambda *_: None)
+    monkeypatch.setattr("mint2m.verify_options.present", lambda *_: None)
     monkeypatch.setattr("mint2m_verify.run.verify_run", lambda *_: None)
     outcome = command_line.run(["verify", "run", "x", "--consistency-only"])
     assert outcome.verdict == 70
