@@ -19,6 +19,7 @@ sessions, receipt, seal and self-verification. Exits 1 where it takes a run past
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -170,7 +171,7 @@ def after_the_run(folder: Path, trained: Trained) -> dict[str, float]:
     marks.append(time.perf_counter())
     if not report.findings:
         raise SystemExit("a run that computed nothing was accepted")
-    took = [after - before for before, after in zip(marks, marks[1:], strict=False)]
+    took = [after - before for before, after in itertools.pairwise(marks)]
     return dict(zip((HASH, SEAL, VERIFY), took, strict=True))
 
 
@@ -199,7 +200,12 @@ def scaling(ranks: Sequence[int], phase_s: float) -> int:
         row = [run[name] for run in runs]
         exponent = power(ranks, row)
         grows = "" if len(ranks) < 2 else f"{1e3 * slope(ranks, row):10.2f}"
-        print(f"{name:24}" + "".join(f"{1e3 * t:9.1f}" for t in row) + grows + ("" if exponent is None else f"{exponent:8.2f}"))
+        print(
+            f"{name:24}"
+            + "".join(f"{1e3 * t:9.1f}" for t in row)
+            + grows
+            + ("" if exponent is None else f"{exponent:8.2f}")
+        )
         within = within and (exponent is None or exponent <= POWER_LIMIT)
     own = [sum(t for name, t in run.items() if name not in (*PROCESSES, *WITHIN)) for run in runs]
     limit = SHARE_LIMIT * RUN_S

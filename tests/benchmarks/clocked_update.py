@@ -11,13 +11,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+from stopwatch import FOLDER, Stopwatch
+
 import mint2m_trainer.update as real
 from mint2m_trainer import evidence
 from mint2m_trainer.cluster import rank_actor
 from mint2m_trainer.comm.ledger import Ledger
 from mint2m_trainer.prefix.session import Session
 from mint2m_trainer.update import RankInputs, Update
-from stopwatch import FOLDER, Stopwatch
 
 __all__ = ["ClockedUpdate", "RankInputs"]
 

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-
 #: Environment: where each rank of a timed run writes its seconds.
 FOLDER = "BENCH_CLOCK_FOLDER"
 
