@@ -17,6 +17,7 @@ from typing import Any
 from mint2m_trainer.comm.ledger import Ledger, Position, Tag
 from mint2m_verify import layout, phases
 from mint2m_verify.documents import PhaseEvidence, Rollout, RunProfile, Scores
+from mint2m_verify.documents.records import ResponseScores
 from mint2m_verify.files import write_atomic
 
 #: Where `bench_driver.py` says how long a phase takes; the local Ray hands the environment on.
@@ -72,11 +73,11 @@ class TimedUpdate:
         if phase == phases.INITIALIZE:
             counts["backend"] = "fake"
         elif phases.response_of(phase) is not None or phase == phases.PREFIX_BACKWARD:
-            counts["backward_calls"] = 0
+            counts["backward_calls"] = 1
         elif phase == phases.FINALIZE:
-            counts["finalize_calls"] = 0
+            counts["finalize_calls"] = 1
         elif phase == phases.OPTIMIZER_STEP:
-            counts["optimizer_steps"] = 0
+            counts["optimizer_steps"] = 1
         return TimedOutcome(evidence=PhaseEvidence(**counts), files=files)
 
     def position(self) -> Position | None:
@@ -104,8 +105,22 @@ class TimedUpdate:
         return sorted(wanted)
 
     def _scores(self) -> bytes:
-        """Scores of no token, which no verifier takes."""
+        """Zeros, which no loss comes of: as many as an update writes, for the driver reads them."""
         rollout = self._inputs.rollout
+        responses = tuple(
+            ResponseScores(
+                response=number,
+                tokens=tokens,
+                first_scored=0,
+                policy=(0.0,) * len(tokens),
+                old=(0.0,) * len(tokens),
+                ref=None,
+                loss=(0.0,) * len(tokens),
+                clipped_low=0,
+                clipped_high=0,
+            )
+            for number, tokens in enumerate(rollout.responses)
+        )
         return Scores(
             plan_sha256=self._inputs.plan_sha256,
             execution_id=self._inputs.execution_id,
@@ -113,12 +128,12 @@ class TimedUpdate:
             advantages=tuple(0.0 for _ in rollout.rewards),
             old_source=self._inputs.profile.grpo.old_source,
             ref_source=None,
-            responses=(),
+            responses=responses,
             loss=0.0,
             kl=None,
             clipped_low=0,
             clipped_high=0,
-            scored_tokens=0,
+            scored_tokens=sum(map(len, rollout.responses)),
             gradient_norm=0.0,
             clip_coefficient=0.0,
         ).encode()
