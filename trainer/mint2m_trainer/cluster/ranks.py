@@ -82,26 +82,23 @@ class Ranks:
         # One more variable of this process's own: where tests keep their doubles, and where an editable install lies.
         environment = _RANK_ENVIRONMENT | {name: os.environ[name] for name in ("PYTHONPATH",) if os.environ.get(name)}
         environment |= self.environment
+        remote = ray.remote(self.actor_class)  # once: each call is a class of its own, exported to the cluster
         for planned, task in zip(plan.placement.ranks, tasks, strict=True):
             bundle = plan.placement.bundles[planned.bundle]
             wants = bundle_resources(bundle)
             self.journal.write("intent", resource("actor", planned.actor, node_ip=planned.node_ip))
-            actor = (
-                ray.remote(self.actor_class)
-                .options(
-                    name=planned.actor,
-                    num_cpus=wants.pop("CPU"),
-                    num_gpus=wants.pop("GPU", 0),
-                    resources=wants,
-                    max_restarts=0,
-                    max_task_retries=0,
-                    scheduling_strategy=PlacementGroupSchedulingStrategy(
-                        placement_group=self.group, placement_group_bundle_index=bundle.index
-                    ),
-                    runtime_env={"env_vars": environment},
-                )
-                .remote(task, self.coordinator)
-            )
+            actor = remote.options(
+                name=planned.actor,
+                num_cpus=wants.pop("CPU"),
+                num_gpus=wants.pop("GPU", 0),
+                resources=wants,
+                max_restarts=0,
+                max_task_retries=0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    placement_group=self.group, placement_group_bundle_index=bundle.index
+                ),
+                runtime_env={"env_vars": environment},
+            ).remote(task, self.coordinator)
             self.actors.append(actor)
             self.journal.write(
                 "created", resource("actor", planned.actor, id=_actor_id(actor), node_ip=planned.node_ip)
@@ -150,8 +147,9 @@ class Ranks:
             return ()  # Ray can neither end an actor now nor say whether one ended; its nodes end by themselves
         deadline = time.monotonic() + self.plan.timeouts_s.cleanup
         remaining = []
-        for planned, actor in zip(self.plan.placement.ranks, self.actors, strict=False):
+        for actor in self.actors:  # all of them before any is waited for, so that they end side by side
             ray.kill(actor, no_restart=True)
+        for planned, actor in zip(self.plan.placement.ranks, self.actors, strict=False):
             hello = next((h for h in self.hellos if h.rank == planned.rank), None)
             about = resource(
                 "actor",
@@ -234,12 +232,18 @@ class Ranks:
         waiting, answers = list(asked), {}
         while waiting:
             self._look(phase)
-            done, waiting = ray.wait(waiting, num_returns=1, timeout=_POLL_S)
+            # Until all have answered, or for one look's time: a look between any two answers would be a call of the
+            # coordinator for every rank, each of which brings a word of every rank.
+            done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)
             for reference in done:
                 try:
                     answers[asked[reference]] = _answer(reference, asked[reference], phase)
                 except FindingError as fault:
-                    raise _dead_before(fault, {other: asked[other] for other in waiting}, phase) from fault
+                    # Those that answered by the same look are among the others: one of them may be the dead one.
+                    others = {
+                        other: rank for other, rank in asked.items() if rank not in answers and other != reference
+                    }
+                    raise _dead_before(fault, others, phase) from fault
             if watch is not None and waiting:
                 self._watch(watch)
             if waiting and time.monotonic() > deadline:
