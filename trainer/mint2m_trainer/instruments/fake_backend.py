@@ -50,6 +50,8 @@ class RankInputs:
     execution_id: str
     image_digest: str | None
     progress: Path | None = None
+    moments: Path | None = None
+    steps_before: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
