@@ -17,7 +17,7 @@ import mint2m_trainer.update as real
 from mint2m_trainer import evidence
 from mint2m_trainer.cluster import rank_actor
 from mint2m_trainer.comm.ledger import Ledger
-from mint2m_trainer.prefix.session import Session
+from mint2m_trainer.prefix.store import PagedRowStore
 from mint2m_trainer.update import RankInputs, Update
 
 __all__ = ["ClockedUpdate", "RankInputs"]
@@ -26,7 +26,7 @@ _WATCH = Stopwatch()
 _WATCH.watch(evidence, "tensors_sha256", "weights_sha256", "peak_memory_bytes")
 _WATCH.watch(real, "write_scores", "write_tensors", "write_adapter_copy", "observe")
 _WATCH.watch(Ledger, "record", "summary")
-_WATCH.watch(Session, "pages_sha256", "witness")
+_WATCH.watch(PagedRowStore, "chunk_leaves", "witness")
 # After the backend has returned, so not inside its phase; `bench_driver.py` counts that by the driver's clock.
 _WATCH.watch(rank_actor, "hash_written")
 
