@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +28,13 @@ def command(*words: str) -> tuple[int, dict[str, Any]]:
     return int(outcome.verdict), json.loads(outcome.text)
 
 
+def started(*words: str) -> tuple[int, dict[str, Any]]:
+    """The same in a process of its own: a second Ray in one process goes by the first one's token."""
+    command = [sys.executable, "-m", "mint2m", *words, "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, json.loads(done.stdout)
+
+
 def test_only_what_the_prompt_decides_is_changed() -> None:
     profile = packaged_profile(PACKAGED["local-128k"])
     made = rehearsal_profile(profile, "ab" * 32)
@@ -45,7 +54,7 @@ def test_a_rehearsal_is_verified_like_a_run_and_no_policy_for_runs_takes_it(
     new_key_pair(str(tmp_path / "release"))
     root = tmp_path / "rehearsal"
     words = ("run", "--deployment", str(deployment), "--rehearse", "--key", str(tmp_path / "release.key"))
-    code, report = command(*words, "--output", str(root))
+    code, report = started(*words, "--output", str(root))
     assert code == 0, report
     assert report["claim_scope"] == "topology_rehearsal"
     assert command("verify", "run", str(root), "--key", str(tmp_path / "release.pub"))[0] == 0
