@@ -319,14 +319,17 @@ def test_a_second_driver_of_the_same_plan_is_refused_and_the_first_goes_on(
     check_clean(hosts, out)
 
 
+OTHER_IMAGE = hashlib.sha256(b"another image").hexdigest()
+
+
 def _other_image(value: dict[str, Any]) -> None:
-    value["image"]["digest"] = f"sha256:{hashlib.sha256(b'another image').hexdigest()}"
+    value["image"]["digest"] = f"sha256:{OTHER_IMAGE}"
 
 
 @pytest.mark.parametrize(
     ("change", "ranks_per_host", "expected"),
     [
-        pytest.param(_other_image, 1, "mint2m_image_" + "2b" * 32, id="image"),
+        pytest.param(_other_image, 1, f"mint2m_image_{OTHER_IMAGE}", id="image"),
         pytest.param(lambda _value: None, 2, "CPU", id="cpus", marks=slow),
     ],
 )
