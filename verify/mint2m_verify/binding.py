@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from mint2m_verify import layout, phases
 from mint2m_verify.canonical import JsonValue, canonical, parse, sha256_hex
+from mint2m_verify.claim_scopes import claim_scope
 from mint2m_verify.documents import (
     Deployment,
     FileRef,
@@ -24,20 +25,6 @@ from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.findings import Check, Damage
 from mint2m_verify.fixture import Expected, FixtureBytes, check_bytes
 from mint2m_verify.run_documents import Read
-
-#: What a receipt of this hardware class may claim; a closed list, so that no run can award itself more.
-CLAIM_SCOPES: Mapping[str, str] = {
-    "reference-cpu": "reference_cpu_execution",
-    "h20-4x8": "2m_execution_only_not_numerical_correctness",
-}
-
-
-#: Of a rehearsal, whatever the class: it counts as no run of any length.
-_REHEARSAL = "topology_rehearsal"
-
-
-def _scope(deployment: Deployment, profile: RunProfile) -> str:
-    return CLAIM_SCOPES[deployment.hardware_class] if profile.rehearses is None else _REHEARSAL
 
 
 def check_plan(plan: Read[Plan], at_hand: Mapping[str, FileRef], damage: Damage) -> Check:
@@ -87,7 +74,7 @@ def check_plan_inputs(
         ("/prefix_chunks", phases.prefix_chunks(profile.document), want.prefix_chunks),
         ("/timeouts_s", profile.document.timeouts_s, want.timeouts_s),
         ("/source_sha256", identity.document.source_sha256, want.source_sha256),
-        ("/claim_scope", _scope(given, profile.document), want.claim_scope),
+        ("/claim_scope", claim_scope(given.hardware_class, profile.document), want.claim_scope),
     ]
     for pointer, right, have in rows:
         if right != have:

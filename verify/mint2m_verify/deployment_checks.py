@@ -13,8 +13,9 @@ from typing import Literal
 
 from mint2m_verify import schema
 from mint2m_verify.canonical import parse, sha256_hex
+from mint2m_verify.claim_scopes import EXECUTED_TOKENS, claim_scope
 from mint2m_verify.deployment_parts import Parts, because, decode_document
-from mint2m_verify.documents.inputs import ClaimScope, Deployment, RunProfile
+from mint2m_verify.documents.inputs import Deployment, RunProfile
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.runtime.digests import is_placeholder, without_placeholders
@@ -235,25 +236,14 @@ def check_topology(parts: Parts, deployment: Deployment) -> None:
         )
         parts.record("topology", fault)
         return
-    if deployment.kind == "training" and claim_scope(deployment, parts.profile) is None:
+    if deployment.kind == "training" and claim_scope(deployment.hardware_class, parts.profile) is None:
         fault = found(
             "scope.none",
             file=parts.path.name,
             pointer="/hardware_class",
-            expected="2097152 prompt tokens",
+            expected=f"{EXECUTED_TOKENS[deployment.hardware_class]} prompt tokens",
             actual=str(parts.profile.context.prompt_tokens),
         )
         parts.record("topology", fault)
         return
     parts.record("topology", actual=f"{counted(world, 'rank')} on {counted(nodes, 'node')}")
-
-
-def claim_scope(deployment: Deployment, profile: RunProfile) -> ClaimScope | None:
-    """What a receipt of this run may be used for; None where the closed list has nothing that fits."""
-    if profile.rehearses is not None:
-        return "topology_rehearsal"
-    if deployment.hardware_class == "reference-cpu":
-        return "reference_cpu_execution"
-    if profile.context.prompt_tokens == 2_097_152:
-        return "2m_execution_only_not_numerical_correctness"
-    return None

@@ -14,7 +14,7 @@ from dataclasses import fields
 
 from mint2m_verify import __version__
 from mint2m_verify.canonical import JsonValue, sha256_hex
-from mint2m_verify.deployment_checks import claim_scope
+from mint2m_verify.claim_scopes import claim_scope
 from mint2m_verify.deployment_files import PlannedInputs
 from mint2m_verify.documents.base import FileRef
 from mint2m_verify.documents.inputs import ClaimScope, Deployment, FixtureModel, RunProfile, Topology
@@ -163,7 +163,7 @@ def placement_of(deployment: Deployment, topology: Topology, stem: str) -> Place
 
 
 def _scope(deployment: Deployment, profile: RunProfile) -> ClaimScope:
-    scope = claim_scope(deployment, profile)
+    scope = claim_scope(deployment.hardware_class, profile)
     if scope is None:
         raise FindingError(found("scope.none", actual=deployment.hardware_class))
     return scope

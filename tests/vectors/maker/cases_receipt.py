@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from maker.case import vector
-from maker.forge import AFTER, BEFORE, GRADIENT, TREES, Run, read_base, tree_root
+from maker.forge import AFTER, BEFORE, DEPLOYMENT, GRADIENT, SESSIONS, TREES, Run, read_base, sha256, tree_root
 
 ONE = "run-one-rank"
 
@@ -44,6 +44,33 @@ def _(run: Run) -> None:
 @vector("receipt-claims-more", "The claim scope was lifted in the receipt alone.", "receipt.mismatch")
 def _(run: Run) -> None:
     receipt(run, lambda made: made.update(claim_scope="2m_execution_only_not_numerical_correctness"))
+
+
+@vector("run-short-for-its-scope", "880 tokens on two ranks, as the cluster class's execution.", "binding.plan-differs")
+def _(run: Run) -> None:
+    scope = {"hardware_class": "h20-4x8", "claim_scope": "2m_execution_only_not_numerical_correctness"}
+    digest = "5d" * 32
+    image, resource = f"sha256:{digest}", f"mint2m_image_{digest}"
+    run.edit(DEPLOYMENT, lambda value: value.update(hardware_class="h20-4x8", image={"name": "site", "digest": image}))
+    run.set("inputs/runtime-identity.json", "/image_digest", image)
+
+    def planned(plan: dict[str, Any]) -> None:
+        plan["deployment"].update(hardware_class="h20-4x8", image_digest=image, image_resource=resource)
+        plan["claim_scope"] = scope["claim_scope"]
+        for bundle in plan["placement"]["bundles"]:
+            bundle["resources"].append({"name": resource, "amount": 0.001})
+
+    def ran(sessions: dict[str, Any]) -> None:
+        for session in sessions["ranks"]:
+            session["placement"]["observed_accelerator"] = f"GPU-{session['rank']}"
+            identity = sha256(run.files["inputs/runtime-identity.json"])
+            session["phases"][0]["evidence"]["runtime_identity_sha256"] = identity
+
+    run.edit("plan.json", planned)
+    run.edit(SESSIONS, ran)
+    run.edit("receipt.json", lambda made: made.update(scope))
+    run.follow()
+    run.redo_seal(lambda statement: statement["predicate"].update(scope))
 
 
 @vector("receipt-longer-prompt", "The receipt says a prompt of two million tokens.", "receipt.mismatch")

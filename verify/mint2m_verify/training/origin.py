@@ -11,8 +11,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from mint2m_verify.anchor import CONSISTENT_MODE, Anchor, ConsistencyOnly, DigestAnchor, KeyAnchor, NoAnchor
-from mint2m_verify.binding import CLAIM_SCOPES
 from mint2m_verify.chain.vouching import Signed, Signers, check_signed
+from mint2m_verify.claim_scopes import CLAIM_SCOPES
 from mint2m_verify.documents.training import TrainingPlan
 from mint2m_verify.finding import Finding, NamedDigest, Standing, Trust, found
 from mint2m_verify.findings import Check, Findings

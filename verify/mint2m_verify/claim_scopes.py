@@ -1,0 +1,28 @@
+"""What a run may be used for: the one scope that its class of hardware and its profile allow.
+
+The rule: planner, doctor and verifier ask the same function, so a scope that nobody would plan is one that nobody can
+claim. What is shorter than its class executes has no scope at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mint2m_verify.documents.inputs import ClaimScope, HardwareClass, RunProfile
+
+#: What a run of a class claims that is no rehearsal; a closed list, so that no run can award itself more.
+CLAIM_SCOPES: Mapping[HardwareClass, ClaimScope] = {
+    "reference-cpu": "reference_cpu_execution",
+    "h20-4x8": "2m_execution_only_not_numerical_correctness",
+}
+
+#: The prompt that a class must execute for its scope, where there is one.
+EXECUTED_TOKENS: Mapping[HardwareClass, int] = {"h20-4x8": 2_097_152}
+
+
+def claim_scope(hardware_class: HardwareClass, profile: RunProfile) -> ClaimScope | None:
+    """The scope of a training run; None where the closed list has nothing that fits."""
+    if profile.rehearses is not None:
+        return "topology_rehearsal"  # whatever the class: it counts as no run of any length
+    want = EXECUTED_TOKENS.get(hardware_class)
+    return CLAIM_SCOPES[hardware_class] if want in (None, profile.context.prompt_tokens) else None
