@@ -306,3 +306,25 @@ def _(run: Run) -> None:
     run.files[step_file(0)] = rfc8785.dumps(run.json(step_file(0))) + b"\n"
     of(run).redo_nonce(0)
     of(run).redo_training()
+
+
+@training("rewards-overflow", "Two rewards whose sum is no number.", "training.reward-mismatch")
+def _(run: Run) -> None:
+    for place in range(2):
+        run.set(step_file(0), f"/attempts/0/responses/{place}/reward", 1.7e308)
+    of(run).follow()
+
+
+@training("rehearsal", "Every step's run is a rehearsal, and says so.", "training.rehearsal")
+def _(run: Run) -> None:
+    rehearses = {"profile_sha256": "ab" * 32, "prompt_tokens": 2_097_152}
+    scope = {"claim_scope": "topology_rehearsal"}
+    run.edit(PROFILE, lambda profile: profile.update(rehearses=rehearses))
+    run.edit(PLAN, lambda plan: plan.update(profile=run.ref(PROFILE)))
+    for step in of(run).numbers:
+        inside = of(run).run(step)
+        inside.edit("inputs/profile.json", lambda profile: profile.update(rehearses=rehearses))
+        inside.edit("plan.json", lambda plan: plan.update(scope))
+        inside.edit("receipt.json", lambda receipt: receipt.update(scope))
+        of(run).put_run(step, inside)
+    of(run).follow()

@@ -128,6 +128,7 @@ def _check_profile(deployment: OnlineDeployment, profile: RunProfile, file: str)
             f"{deployment.ranks_on_this_machine}, the deployment's ranks",
             str(profile.topology.world_size),
         ),
+        (profile.rehearses is None, "/rehearses", "the profile of a run", "that of a rehearsal"),
         (
             options.advantage_source != "rollout",
             "/grpo/advantage_source",

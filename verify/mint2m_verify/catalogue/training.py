@@ -26,6 +26,12 @@ ENTRIES = (
         "The plan binds both by SHA-256 and byte count, and the dataset by its number of rows. One of them was changed\n"
         "after the plan was written, so it does not say any more what was promised. Restore the file.",
     ),
+    _failed(
+        "rehearsal",
+        "the profile is that of a rehearsal",
+        "A rehearsal tries the ranks of a run over a short prompt and counts as no run; steps that each count as none are no\n"
+        "training. Train by the profile of a run.",
+    ),
     Entry(
         id="training.unfinished",
         verdict=Verdict.INCOMPLETE,

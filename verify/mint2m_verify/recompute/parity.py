@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mint2m_verify.finding import Finding, FindingError, Report, Requirement, Standing, found
+from mint2m_verify.sums import total
 
 Array = npt.NDArray[np.floating]
 
@@ -300,16 +301,16 @@ def _zero_on_one_side(r: Array, c: Array) -> int:
 
 def _distance(parts: Iterable[_Sums]) -> Distance:
     sums = tuple(parts)
-    r = math.sqrt(math.fsum(part.reference_square for part in sums))
-    c = math.sqrt(math.fsum(part.candidate_square for part in sums))
-    difference = math.sqrt(math.fsum(part.difference_square for part in sums))
+    r = math.sqrt(total(part.reference_square for part in sums))
+    c = math.sqrt(total(part.candidate_square for part in sums))
+    difference = math.sqrt(total(part.difference_square for part in sums))
     relative = difference / r if r > 0 else (0.0 if difference == 0 else math.inf)
     return Distance(
         tensors=len(sums),
         elements=sum(part.elements for part in sums),
         reference_norm=r,
         candidate_norm=c,
-        cosine=math.fsum(part.product for part in sums) / (r * c) if r * c > 0 else None,
+        cosine=total(part.product for part in sums) / (r * c) if r * c > 0 else None,
         relative_l2=relative,
         max_abs=max(part.max_abs for part in sums),
         zero_mask=sum(part.zero_mask for part in sums),

@@ -6,7 +6,6 @@ report's own rows.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from mint2m_verify.exhibits import Exhibit, Measure, Measures, Table
 from mint2m_verify.finding import Requirement
 from mint2m_verify.run_exhibits import timeline_of
+from mint2m_verify.sums import total
 from mint2m_verify.training.reading import ReadStep, StepRun
 
 #: A requirement of one step.
@@ -46,7 +46,7 @@ def shown_step(step: ReadStep, run: StepRun) -> ShownStep:
         number=step.number,
         row=attempt.row,
         tried=len(step.document.attempts),
-        reward=math.fsum(response.reward for response in responses) / len(responses),
+        reward=total(response.reward for response in responses) / len(responses),
         tokens=sum(len(response.tokens) for response in responses) / len(responses),
         loss=scores.loss,
         kl=scores.kl,

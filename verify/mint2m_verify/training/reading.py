@@ -89,6 +89,9 @@ def read_promised(root: Path) -> Promised:
             )
         )
     profile = RunProfile.parse(parts["profile"][1], file=places.PROFILE, canonical_form=False)
+    if profile.rehearses is not None:
+        # Its runs would each say so, and the statement over them would not.
+        raise FindingError(found("training.rehearsal", file=places.PROFILE, pointer="/rehearses"))
     return Promised(plan=plan, sha256=sha256_hex(raw), profile=profile, rows=rows)
 
 

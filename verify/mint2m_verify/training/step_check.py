@@ -21,6 +21,7 @@ from mint2m_verify.findings import Check
 from mint2m_verify.response_ends import end_fault
 from mint2m_verify.rewards import computable, response_text, reward
 from mint2m_verify.seal import short
+from mint2m_verify.sums import total
 from mint2m_verify.training import places
 from mint2m_verify.training.reading import Promised, ReadStep, StepRun
 from mint2m_verify.training.rules import has_signal, rows_to_try, step_profile
@@ -151,7 +152,7 @@ def check_rewards(promised: Promised, step: ReadStep) -> Check:
                 yield found(inner.id, file=file, pointer=pointer, expected=inner.expected, actual=inner.actual)
                 continue
             yield from _same("training.reward-mismatch", file, f"{pointer}/reward", right, response.reward)
-    mean = math.fsum(shown) / len(shown) if shown else math.nan
+    mean = total(shown) / len(shown) if shown else math.nan
     return f"mean {mean:+.3f} over {len(shown)} responses"
 
 
