@@ -12,7 +12,7 @@ from maker.case import vector
 from maker.cases_step import norms
 from maker.cases_training import VERIFY, of
 from maker.digests import adapter_sha256 as tensors_sha256
-from maker.forge import DEPLOYMENT, GRADIENT, MOMENTS, Run
+from maker.forge import AFTER, BEFORE, DEPLOYMENT, GRADIENT, MOMENTS, Run
 from maker.training_forge import PLAN, run_folder
 
 BASE = "training-carried"
@@ -204,3 +204,29 @@ def _(run: Run) -> None:
         norms(inside)
 
     in_step(run, smaller)
+
+
+@moments(
+    "one-huge",
+    "One square is huge in the moments before, and all others of its tensor are wrong after.",
+    "optimizer.moment-mismatch",
+    command=RUN,
+)
+def _(run: Run) -> None:
+    inside = of(run).run(1)
+    given, left, after = (inside.tensors(path) for path in (GIVEN, MOMENTS, AFTER))
+    contract = inside.json("inputs/profile.json")["optimizer"]
+    name = min(after)
+    square = f"{name}.exp_avg_sq"
+    given[square].flat[0] = 1e20
+    left[square] += np.float32(5e7)
+    left[square].flat[0] = given[square].flat[0] * np.float32(contract["beta2"])
+    decayed = inside.tensors(BEFORE)[name].flat[0] * np.float32(1 - contract["lr"] * contract["weight_decay"])
+    after[name].flat[0] = decayed
+    for path, tensors in ((GIVEN, given), (MOMENTS, left), (AFTER, after)):
+        inside.put_tensors(path, tensors)
+    named_as_they_lie(inside)
+    for phase in ("optimizer-step", "checkpoint"):
+        inside.edit_evidence(phase, lambda seen: seen.update(adapter_sha256=tensors_sha256(after)))
+    inside.follow()
+    of(run).put_run(1, inside)

@@ -54,6 +54,18 @@ def norms(run: Run) -> None:
 
 
 @vector(
+    "gradient-beyond-numbers",
+    "Float64 gradients each of whose squares is a number, and whose sum is none.",
+    "grpo.loss-mismatch",
+    also=("optimizer.norm-mismatch",),
+)
+def _(run: Run) -> None:
+    run.set("inputs/profile.json", "/model/dtype", "float64")
+    stepped(run, GRADIENT, lambda made: {name: np.full(g.shape, 1e154 / g.size**0.5) for name, g in made.items()})
+    run.follow()
+
+
+@vector(
     "gradient-doubled",
     "The exported gradient is twice as large as the one that stepped; norms are the old ones.",
     "optimizer.norm-mismatch",

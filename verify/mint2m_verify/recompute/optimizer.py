@@ -20,9 +20,13 @@ import numpy as np
 
 from mint2m_verify.documents import OptimizerContract
 from mint2m_verify.recompute.tensors import Floats
+from mint2m_verify.sums import total
 
 #: Added to the norm in the clip coefficient.
 NORM_EPS = 1e-6
+
+#: From so many times the smallest normal number on, one that a device flushes to zero is below a part in a million.
+_LEAST_PRECISE = 2.0**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +55,7 @@ class Stepped:
 
 def gradient_norm(gradients: Iterable[Floats]) -> float:
     """L2 norm over all tensors, summed in float64."""
-    return math.sqrt(math.fsum(float(np.sum(np.square(g, dtype=np.float64))) for g in gradients))
+    return math.sqrt(total(float(np.sum(np.square(g, dtype=np.float64))) for g in gradients))
 
 
 def clip_coefficient(norm: float, clip: float) -> float:
@@ -128,7 +132,7 @@ def within_rounding(want: Floats, have: Floats, before: Floats, reach: Floats | 
 
 
 def relative_difference(want: Floats, have: Floats, terms: Floats | None = None) -> float:
-    """Largest elementwise difference, relative to the wanted value or, below it, to the tensor's own scale.
+    """Largest elementwise difference, relative to the wanted value or, below it, to the least one that is precise.
 
     Args:
         terms: the largest term of each sum, without sign; None where the value is no sum.
@@ -137,8 +141,8 @@ def relative_difference(want: Floats, have: Floats, terms: Floats | None = None)
         return 0.0
     w, h = want.astype(np.float64), have.astype(np.float64)
     size = np.abs(w) if terms is None else np.maximum(np.abs(w), terms.astype(np.float64))
-    # Values far below the tensor's largest carry no information about its scale and may be denormal.
-    floor = float(np.max(size)) * 1e-6 + float(np.finfo(want.dtype).tiny)
+    # The floor is the dtype's, since the tensor's own would let one huge element hide what all others are.
+    floor = float(np.finfo(want.dtype).tiny) * _LEAST_PRECISE
     return float(np.max(np.abs(h - w) / np.maximum(size, floor)))
 
 
