@@ -94,6 +94,18 @@ def _(run: Run) -> None:
     _locked(run, lambda lock: lock.update(base_image=None))
 
 
+@chain("lock-of-little", "Lock and identity agree, since neither names torch.", "validation-plan.lock-unresolved")
+def _(run: Run) -> None:
+    file = "inputs/runtime-identity.json"
+    before = sha256(run.files[file])
+    run.edit(file, lambda value: value.update(packages=[p for p in value["packages"] if p["name"] != "torch"]))
+    after = sha256(run.files[file])
+    for path in [path for path in run.files if path.endswith(".json")]:
+        run.files[path] = run.files[path].replace(before.encode(), after.encode())
+    run.set(PLAN, "/runtime_identity", run.ref(file))
+    _locked(run, lambda _lock: None)
+
+
 @chain("lock-differs", "The plan binds a lock of another version of numpy.", "validation-plan.lock-differs")
 def _(run: Run) -> None:
     _locked(run, lambda lock: next(w for w in lock["wheels"] if w["name"] == "numpy").update(version="1.0"))

@@ -125,6 +125,10 @@ def test_what_is_installed_must_be_what_is_locked() -> None:
     older = replace(lock, wheels=(replace(first, version="0.0.1"), *lock.wheels[1:]))
     assert differing(older) == [f"{first.name} {first.version}"]
     assert differing(replace(lock, wheels=lock.wheels[1:])) == [f"{first.name} {first.version}"]
+    # An identity that leaves out what it looks for agrees with no lock that has it.
+    identity, whole = replace(identity, packages=identity.packages[1:]), identity
+    assert differing(lock) == ["none"]
+    identity = whole
     assert lock.python is not None
     other = replace(lock, python=replace(lock.python, version="3.11.0"))
     assert differing(other) == [f"CPython {identity.python.version}"]
@@ -199,6 +203,8 @@ def test_a_report_of_pip_gives_digests_where_it_has_them_and_no_others() -> None
         "jinja2 @ https://example.org/j.whl",
         "jinja2==3.1.6 --hash=md5:" + "ab" * 16,
         "-r other.txt",
+        "jinja2==3.1.6\n--requirement other.txt",
+        "jinja2==3.1.6\n--editable=.",
         "jinja2==3.1.6\njinja2==3.1.5",
         '{"install": []}',
         '{"install": [{"metadata": {"name": "x"}}]}',

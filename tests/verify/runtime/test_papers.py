@@ -32,6 +32,14 @@ def site(tmp_path: Path) -> Site:
     return lay_papers(build(tmp_path / "run", PACKAGED["local-8k"]))
 
 
+def spelt(package: Any, change: Callable[[str], str], sha256: str | None = None) -> Any:
+    """A copy of an SBOM's package under another package URL, perhaps of another file."""
+    copy = json.loads(json.dumps(package))
+    copy["externalRefs"][0]["referenceLocator"] = change(copy["externalRefs"][0]["referenceLocator"])
+    copy["checksums"][0]["checksumValue"] = sha256 or copy["checksums"][0]["checksumValue"]
+    return copy
+
+
 def blockers(site: Site) -> list[tuple[str, str | None]]:
     examination = examine_run(site.deployment, profile=None, output=None)
     return [(finding.id, finding.pointer) for finding in examination.findings]
@@ -71,6 +79,18 @@ CHANGES: Mapping[str, tuple[str, Edit, list[tuple[str, str | None]]]] = {
     "a wheel that is not in the SBOM": (
         "sbom.spdx.json",
         lambda d: d["packages"].pop(3),
+        [("sbom.lock-mismatch", "/packages"), ("image-provenance.mismatch", "/sbom_sha256")],
+    ),
+    "another version beside the locked one": (
+        "sbom.spdx.json",
+        lambda d: d["packages"].append(spelt(d["packages"][3], lambda purl: f"{purl.partition('@')[0]}@0.0.1")),
+        [("sbom.lock-mismatch", "/packages"), ("image-provenance.mismatch", "/sbom_sha256")],
+    ),
+    "another file, by another spelling": (
+        "sbom.spdx.json",
+        lambda d: d["packages"].append(
+            spelt(d["packages"][3], lambda purl: f"{purl.replace('pkg:pypi', 'pkg:PyPI')}#part", digest("other"))
+        ),
         [("sbom.lock-mismatch", "/packages"), ("image-provenance.mismatch", "/sbom_sha256")],
     ),
     "another format": (

@@ -57,7 +57,7 @@ ENTRIES = (
         verdict=Verdict.FAILED,
         message="the runtime lock that the plan binds is not whole",
         explanation=(
-            "A part of it is null or a template's, or it cannot be read at all; the pointer says where. Such a lock names nothing that\n"
+            "A part of it is null, a template's or missing, or it cannot be read at all; the pointer says where. Such a lock names nothing that\n"
             "could have run, and `mint2m stage plan` refuses it."
         ),
     ),

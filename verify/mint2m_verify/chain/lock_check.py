@@ -1,13 +1,15 @@
 """The runtime lock that a validation plan binds: whole, of the plan's class, and of what the plan says that ran.
 
 The rule: ranks hold themselves against the identity that the plan binds, so a lock that agrees with this identity is
-one of what ran. A plan without a lock is judged as before; it promotes no class that needs one.
+one of what ran. Both name every package that no stage runs without, since what neither names agrees. A plan without a
+lock is judged as before; it promotes no class that needs one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mint2m_verify.doctor.machine import TRAINER_PACKAGES
 from mint2m_verify.documents.inputs import RuntimeIdentity
 from mint2m_verify.documents.validation import ValidationPlan
 from mint2m_verify.finding import Finding, FindingError, found
@@ -29,6 +31,10 @@ def check_planned_lock(plan: ValidationPlan, files: Mapping[str, ReadFile]) -> C
         yield _evidence("validation-plan.lock-unresolved", fault)
     if lock is None:
         return "no lock"
+    locked = {wheel.name for wheel in lock.document.wheels}
+    for name in sorted({need.distribution for need in TRAINER_PACKAGES} - locked):
+        actual = "not in the lock"
+        yield found("validation-plan.lock-unresolved", file=ref.path, pointer="/wheels", expected=name, actual=actual)
     for fault in check_environment(lock, plan.hardware_class):
         yield _evidence("validation-plan.lock-differs", fault)
     if named is None or named.raw is None:

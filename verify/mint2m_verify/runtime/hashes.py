@@ -19,6 +19,22 @@ _PINNED = re.compile(
 )
 _HASH = re.compile(r"[0-9a-f]{64}")
 
+#: Options of a requirements file that say where pip looks and what it asks for, which decides nothing: the digest does.
+_WHERE = frozenset(
+    f"--{name}"
+    for name in (
+        "index-url",
+        "extra-index-url",
+        "find-links",
+        "no-index",
+        "trusted-host",
+        "only-binary",
+        "no-binary",
+        "prefer-binary",
+        "require-hashes",
+    )
+)
+
 
 def read_hashes(raw: bytes, *, file: str) -> tuple[LockedWheel, ...]:
     """The packages that pip named, sorted; raises `FindingError` (`runtime-lock.hashes-invalid`)."""
@@ -48,8 +64,8 @@ def _of_requirements(raw: bytes, file: str) -> Iterator[LockedWheel]:
     joined = re.sub(r"\\\r?\n", " ", text)
     for line in joined.splitlines():
         words = re.sub(r"(^|\s)#.*$", "", line).strip()
-        if not words or words.startswith("--"):
-            continue  # where pip looks decides nothing: the digest does
+        if not words or re.split(r"[\s=]", words)[0] in _WHERE:
+            continue
         match = _PINNED.fullmatch(words)
         if match is None:
             raise _invalid(file, "NAME==VERSION --hash=sha256:…", words[:200])

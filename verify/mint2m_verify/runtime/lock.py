@@ -17,6 +17,7 @@ from mint2m_verify.documents.inputs import HardwareClass, RuntimeIdentity
 from mint2m_verify.documents.runtime import Environment, RuntimeLock
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.runtime.digests import placeholders, without_placeholders
+from mint2m_verify.runtime_identity import PACKAGES
 
 #: The environment that each class of hardware runs.
 ENVIRONMENTS: dict[HardwareClass, Environment] = {"reference-cpu": "cpu", "h20-4x8": "cuda13"}
@@ -118,6 +119,10 @@ def check_identity(
                 actual=f"{package.name} {package.version}",
             )
     if installed is None:
+        # What an identity looks for and does not name was not there, or was not to be seen.
+        for name in sorted(locked.keys() & set(PACKAGES) - seen.keys()):
+            expected = f"{name} {locked[name]}"
+            yield found("runtime-identity.not-locked", file=file, pointer="/packages", expected=expected, actual="none")
         return
     for name, version in locked.items():
         here = installed(name)

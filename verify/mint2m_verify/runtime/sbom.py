@@ -1,12 +1,13 @@
 """The software bill of materials of an image: SPDX 2.3, JSON, made from the lock and held against it.
 
 The rule: it is the same bytes for the same lock, on every machine and at every time, so whoever has the lock can make
-it again. Another tool's SBOM is as good, and may name more, as long as every locked wheel is in it with a digest that
-the lock has and none that it has not.
+it again. Another tool's SBOM is as good, and may name more, as long as every locked wheel is in it, in no other
+version, with a digest that the lock has and none that it has not.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from urllib.parse import unquote
@@ -109,8 +110,8 @@ def check_sbom(raw: bytes, lock: ReadLock, *, file: str) -> Iterator[Finding]:
             continue  # `runtime-lock.unresolved` says so
         purl = pypi_purl(wheel.name, wheel.version)
         digests, locked = have.get((wheel.name, wheel.version)), set(wheel.sha256)
-        if digests is None:
-            others = ", ".join(version for name, version in sorted(have) if name == wheel.name)
+        others = ", ".join(version for name, version in sorted(have) if name == wheel.name and version != wheel.version)
+        if digests is None or others:
             yield found(
                 "sbom.lock-mismatch", file=file, pointer="/packages", expected=purl, actual=others or "not in the SBOM"
             )
@@ -130,8 +131,8 @@ def _wheels(packages: list[JsonValue]) -> dict[tuple[str, str], set[str]]:
     for entry in packages:
         members = entry if isinstance(entry, dict) else {}
         for purl in _strings(members.get("externalRefs"), "referenceLocator"):
-            if purl.startswith(_PYPI):
-                name, _, version = purl.removeprefix(_PYPI).partition("?")[0].partition("@")
+            if purl[: len(_PYPI)].lower() == _PYPI:  # scheme and type of a package URL know no case
+                name, _, version = re.split("[?#]", purl[len(_PYPI) :])[0].partition("@")
                 sums = _strings(members.get("checksums"), "checksumValue", algorithm="SHA256")
                 known[normal_name(unquote(name)), unquote(version)] |= {text.lower() for text in sums}
     return known
