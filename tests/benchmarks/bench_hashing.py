@@ -2,13 +2,18 @@
 
     python tests/benchmarks/bench_hashing.py [--folder DIR] [--large GIB] [--files N] [--file MIB] [--rounds N]
 
-Each round measures in turn, so that other work on the machine slows all alike: `openssl speed -multi N sha256`, the
-verification of many files and of one large file against a manifest, and model_signing's hashing of the same two trees.
-The figures are medians of the rounds' ratios, once by the clock and once by processor time: on a machine with other
-work only the second says anything, of what a byte costs, and nothing of how well the threads share the processors.
-The bounds are meant for --large 4 on a quiet machine. Everything lies in the page cache; --folder should be on a disk,
-since a file in memory has no cache to look at. Exits 1 where a ratio by the clock, or the peak, is past its bound;
-small sizes say little, since starting threads then counts.
+Each round measures in turn, so that other work on the machine slows all alike: `openssl speed -multi N sha256`; a bare
+loop, which is as many threads as processors that do nothing but `preadv` and SHA-256; the verification of many files
+and of one large file against a manifest; and model_signing's hashing of the same two trees.
+
+openssl hashes 16 KiB that lie in the processor's nearest cache. Whoever hashes a file must also get it out of the page
+cache; what that leaves of openssl's rate is the machine's and shows in the bare loop. So the bounds are: 0.95 of the
+bare loop, and twice model_signing or 0.95 of as much as the bare loop makes of it. Each is told by the clock and by
+processor time; on a machine with other work only the second says anything, of what a byte costs, and nothing of how
+well the threads share the processors. The bounds are held by the clock, and meant for --large 4 --files 512 on a quiet
+machine. Everything is read once before each measurement; --folder should be on a disk, since a file in memory has no
+cache to look at. Exits 1 where a ratio, or the peak, is past its bound; small sizes say little, since starting threads
+then counts.
 """
 
 from __future__ import annotations
@@ -23,26 +28,57 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-OF_OPENSSL, OF_MODEL_SIGNING, PEAK_BYTES = 0.95, 2.0, 100 * 10**6
+OF_BARE, OF_MODEL_SIGNING, PEAK_BYTES = 0.95, 2.0, 100 * 10**6
 _BLOCK = 1 << 20
 
 #: Prints the seconds from the first byte to the verdict, and the peak of the process: imports are another benchmark's.
 OURS = """
 import json, resource, sys, time
 from pathlib import Path
-from mint2m_verify import page_cache
 from mint2m_verify.anchor import DigestAnchor, options
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.verify_tree import verify_manifest
 tree, manifest = Path(sys.argv[1]), Path(sys.argv[2])
-if sys.argv[3] == "blind":
-    page_cache._LEAST_BYTES = 1 << 62
 verify_manifest(Path(sys.argv[4]), Path(sys.argv[5]), None, DigestAnchor(sha256="1" * 64), options())  # loads modules
 anchor = DigestAnchor(sha256=sha256_hex(manifest.read_bytes()))
 start, busy = time.perf_counter(), time.process_time()
 report = verify_manifest(manifest, tree, None, anchor, options(whole_digests=sys.argv[3] == "whole"))
 seconds, busy = time.perf_counter() - start, time.process_time() - busy
 assert int(report.verdict) == 0, report.findings
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({"seconds": seconds, "busy": busy, "peak": peak}))
+"""
+
+#: Pieces of 64 MiB by as many threads as processors, each with a buffer that stays in its cache.
+BARE = """
+import hashlib, json, os, resource, sys, threading, time
+from pathlib import Path
+pieces = []
+for path in sorted(Path(sys.argv[1]).iterdir()):
+    size, descriptor = path.stat().st_size, os.open(path, os.O_RDONLY)
+    pieces += [(descriptor, start, min(64 << 20, size - start)) for start in range(0, size, 64 << 20)]
+left, lock = iter(pieces), threading.Lock()
+def work():
+    buffer = memoryview(bytearray(1 << 18))
+    while True:
+        with lock:
+            piece = next(left, None)
+        if piece is None:
+            return
+        descriptor, start, length = piece
+        digest, done = hashlib.sha256(), 0
+        while done < length:
+            count = os.preadv(descriptor, [buffer[: length - done]], start + done)
+            digest.update(buffer[:count])
+            done += count
+        digest.digest()
+threads = [threading.Thread(target=work) for _ in os.sched_getaffinity(0)]
+start, busy = time.perf_counter(), time.process_time()
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+seconds, busy = time.perf_counter() - start, time.process_time() - busy
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 print(json.dumps({"seconds": seconds, "busy": busy, "peak": peak}))
 """
@@ -88,6 +124,10 @@ def openssl(*words: str) -> float:
 
 
 def measure(script: str, tree: Tree, *words: str) -> Cost:
+    for path in tree.folder.iterdir():
+        with path.open("rb", buffering=0) as stream:
+            while stream.read(_BLOCK):
+                pass
     command = [sys.executable, "-c", script, str(tree.folder), *words]
     told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     busy = tree.size / told["busy"] * processors()
@@ -124,8 +164,8 @@ def main(place: Path, arguments: argparse.Namespace) -> int:
         for tree in trees:
             rows[tree.name].append(
                 {
+                    "bare loop": measure(BARE, tree),
                     "verify": measure(OURS, tree, str(tree.manifest), "chunks", *warm),
-                    "cache not looked at": measure(OURS, tree, str(tree.manifest), "blind", *warm),
                     "--whole-digests": measure(OURS, tree, str(tree.manifest), "whole", *warm),
                     "model_signing": measure(THEIRS, tree, str(tiny.folder)),
                 }
@@ -139,21 +179,30 @@ def main(place: Path, arguments: argparse.Namespace) -> int:
 def told(tree: Tree, rounds: list[dict[str, Cost]], limits: list[tuple[float, float]]) -> bool:
     """Print the rows of a tree; whether it keeps the bounds."""
     print(f"{tree.name}: {tree.size / 1e9:.2f} GB")
-    shares: dict[str, float] = {}
     for name in rounds[0]:
         pairs = [(each[name], limit) for each, limit in zip(rounds, limits, strict=True)]
-        shares[name] = statistics.median(cost.rate / clock for cost, (clock, _) in pairs)
+        clock = statistics.median(cost.rate / clock for cost, (clock, _) in pairs)
         busy = statistics.median(cost.busy / busy for cost, (_, busy) in pairs)
         rate = statistics.median(cost.rate for cost, _ in pairs)
         peak = max(cost.peak for cost, _ in pairs)
         print(
-            f"  {name:<20}{rate / 1e9:6.2f} GB/s  of openssl {shares[name]:.2f} by the clock, {busy:.2f} by "
+            f"  {name:<16}{rate / 1e9:6.2f} GB/s  of openssl {clock:.2f} by the clock, {busy:.2f} by "
             f"processor time  peak {peak / 1e6:.0f} MB"
         )
-    times = statistics.median(each["verify"].rate / each["model_signing"].rate for each in rounds)
+    bare, by_time = ratio(rounds, "verify", "bare loop")
+    theirs, _ = ratio(rounds, "verify", "model_signing")
+    reachable = ratio(rounds, "bare loop", "model_signing")[0]
+    wanted = min(OF_MODEL_SIGNING, OF_BARE * reachable)
+    print(f"  of the bare loop {bare:.2f} by the clock, {by_time:.2f} by processor time (bound {OF_BARE})")
+    print(f"  {theirs:.2f} times model_signing (bound {wanted:.2f}; the bare loop {reachable:.2f} times)")
     peak = max(each["verify"].peak for each in rounds)
-    print(f"  {times:.2f} times model_signing (bound {OF_MODEL_SIGNING}); of openssl bound {OF_OPENSSL}")
-    return shares["verify"] >= OF_OPENSSL and times >= OF_MODEL_SIGNING and peak <= PEAK_BYTES
+    return bare >= OF_BARE and theirs >= wanted and peak <= PEAK_BYTES
+
+
+def ratio(rounds: list[dict[str, Cost]], of: str, to: str) -> tuple[float, float]:
+    """The medians over the rounds of the rates of one to the other, by the clock and by processor time."""
+    clock = statistics.median(each[of].rate / each[to].rate for each in rounds)
+    return clock, statistics.median(each[of].busy / each[to].busy for each in rounds)
 
 
 if __name__ == "__main__":

@@ -136,9 +136,8 @@ def _blocks(
         while done < length:
             if work.stopped.is_set():
                 raise CancelledError
-            span.ahead(start + done)
             room = buffers[turn][: length - done]
-            count = os.preadv(descriptor, [room], start + done)
+            count = span.read(room, start + done)
             if count == 0:
                 return
             yield room[:count]

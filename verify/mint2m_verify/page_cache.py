@@ -4,7 +4,8 @@ The rule: what was cached before is somebody's, and stays; what only our reading
 terabytes would otherwise push a running trainer's files out of memory, and dropping what it had there would do the
 same harm. Where the kernel does not say what is cached (a file of another owner), everything is left.
 
-Pages are asked about through a mapping that is never read, so a file that is cut meanwhile does no harm.
+A read that may not wait for the disk tells for nothing that all of it was cached. Only where it fails is the kernel
+asked which pages are missing, through a mapping that is never read, so a file that is cut meanwhile does no harm.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 #: Below this nobody asks: the question costs more than the pages.
 _LEAST_BYTES = 1 << 20
 
-#: Asked of the disk ahead of the reader, within the span only, so that nothing outside it is brought in.
+#: Looked at and asked of the disk ahead of the reader, within the span only: nothing outside it is brought in.
 _AHEAD_BYTES = 8 << 20
 
 _PAGE = mmap.PAGESIZE
@@ -35,22 +36,39 @@ class Span:
     """`length` bytes of an open file from `start`, a page boundary, about to be read once from front to back."""
 
     def __init__(self, descriptor: int, start: int, length: int) -> None:
-        self._descriptor, self._start, self._length = descriptor, start, length
-        self._asked = start
+        self._descriptor, self._end = descriptor, start + length
+        self._known = start if length >= _LEAST_BYTES else self._end  # what comes before has been looked at
+        self._missing = False  # the last window that was looked at had pages to be brought in
         self._absent: list[tuple[int, int]] = []
 
     def __enter__(self) -> Span:
-        if self._length >= _LEAST_BYTES:
-            self._absent = absent(self._descriptor, self._start, self._length)
         return self
 
-    def ahead(self, position: int) -> None:
-        """The reader is at `position`: what follows and is not cached is asked for."""
-        end = self._start + self._length
-        while self._absent and self._asked < min(position + _AHEAD_BYTES, end):
-            size = min(_AHEAD_BYTES, end - self._asked)
-            os.posix_fadvise(self._descriptor, self._asked, size, os.POSIX_FADV_WILLNEED)
-            self._asked += size
+    def read(self, room: memoryview, position: int) -> int:
+        """Fill `room` from `position`, or as much of it as there is at once; 0 at the file's end.
+
+        Raises:
+            OSError: as `os.preadv`.
+        """
+        if position >= self._known and position < self._end:
+            try:
+                return os.preadv(self._descriptor, [room], position, os.RWF_NOWAIT)
+            except OSError:  # not cached, or a file system that cannot say; a real fault comes again below
+                self._look(position)
+        while self._missing and self._known < min(position + _AHEAD_BYTES, self._end):
+            self._look(self._known)
+        return os.preadv(self._descriptor, [room], position)
+
+    def _look(self, position: int) -> None:
+        """See what is missing of the window at `position`, and ask for it."""
+        start = position - position % _PAGE
+        size = min(_AHEAD_BYTES, self._end - start)
+        missing = absent(self._descriptor, start, size)
+        if missing:
+            os.posix_fadvise(self._descriptor, start, size, os.POSIX_FADV_WILLNEED)
+        self._absent += missing
+        self._missing = bool(missing)
+        self._known = start + size
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
