@@ -120,7 +120,8 @@ def _faults(value: JsonValue, name: str, *, file: str) -> Iterator[Finding]:
 @cache
 def _validator(name: str) -> Validator:
     kind, formats = _dialect()
-    validator: Validator = kind(json.loads(schema_text(name)), registry=_registry(), format_checker=formats)
+    schema = _written_out(json.loads(schema_text(name)))
+    validator: Validator = kind(schema, registry=_registry(), format_checker=formats)
     return validator
 
 
@@ -135,7 +136,7 @@ def _dialect() -> tuple[Any, FormatChecker]:
 
     def numbers_first(validator: Validator, schema: Any, values: Any, parent: Any) -> Iterator[Any]:
         # Two million token ids must not cost a generic validation each; anything unusual takes the standard way.
-        if not _plain_numbers(_resolved(schema), values):
+        if not _plain_numbers(schema, values):
             yield from islice(items(validator, schema, values, parent), _MOST_FAULTS)
 
     def unique(validator: Validator, wanted: Any, values: Any, parent: Any) -> Iterator[Any]:
@@ -172,17 +173,19 @@ def _is_integer(_checker: Any, value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _resolved(schema: Any) -> Any:
-    """`schema`, or the shared definition that it does nothing but refer to."""
-    prefix = "urn:mint2m:schema:common:v1#/$defs/"
-    reference = schema.get("$ref", "") if isinstance(schema, dict) and len(schema) == 1 else ""
-    return _common()["$defs"].get(reference.removeprefix(prefix), schema) if reference.startswith(prefix) else schema
+def _written_out(schema: Any) -> Any:
+    """`schema` with what it refers to in place of each reference that stands alone.
 
-
-@cache
-def _common() -> dict[str, Any]:
-    common: dict[str, Any] = json.loads(schema_text("common"))
-    return common
+    Our references name whole documents or their definitions, none of which refers to itself. To look one up costs more
+    than most checks, and a manifest has several for each file.
+    """
+    if isinstance(schema, list):
+        return [_written_out(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.keys() == {"$ref"}:
+        return _written_out(_registry().resolver().lookup(schema["$ref"]).contents)
+    return {word: _written_out(part) for word, part in schema.items()}
 
 
 def _plain_numbers(schema: Any, values: Any) -> bool:
