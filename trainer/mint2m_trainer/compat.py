@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import queue
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -76,13 +77,15 @@ def make_deterministic() -> None:
         torch.set_num_threads(torch.get_num_threads())
 
 
-def end_checkpoint_writer() -> None:
-    """End the process that `dist_checkpointing.save` keeps; a rank that is killed would leave it for ever."""
+def keep_write_results_here() -> None:
+    """Let `dist_checkpointing.save` collect what its writers report in this process, as a save that is waited for can.
+
+    Megatron would start another process for that on every rank, an interpreter that imports all that this one has and
+    stays until its rank ends: a save that goes on in the background needs it.
+    """
     from megatron.core.dist_checkpointing.strategies import filesystem_async
 
-    queue, filesystem_async._results_queue = filesystem_async._results_queue, None
-    if queue is not None:
-        queue._manager.shutdown()
+    filesystem_async._results_queue = queue.Queue()
 
 
 class CudaLiterals(TorchFunctionMode):
