@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mint2m_trainer.compat import end_checkpoint_writer  # must come before torch._dynamo and megatron
+from mint2m_trainer.compat import results_in_this_process  # must come before torch._dynamo and megatron
 
 # isort: split
 import torch
@@ -94,10 +94,8 @@ def save_checkpoint(
             "steps": optimizer.steps_taken,
             "identities": dict(identities),
         }
-        try:
+        with results_in_this_process():
             _together(lambda: _write(state, partial))
-        finally:
-            end_checkpoint_writer()
         _together((lambda: _publish(partial, final)) if first else None)
     except CheckpointError:
         if first:

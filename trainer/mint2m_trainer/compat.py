@@ -14,6 +14,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -76,13 +77,20 @@ def make_deterministic() -> None:
         torch.set_num_threads(torch.get_num_threads())
 
 
-def end_checkpoint_writer() -> None:
-    """End the process that `dist_checkpointing.save` keeps; a rank that is killed would leave it for ever."""
+@contextlib.contextmanager
+def results_in_this_process() -> Iterator[None]:
+    """Scope in which `dist_checkpointing.save` collects what its writers report in a queue of this process.
+
+    Megatron's own queue is another process, since an asynchronous save is read elsewhere. It imports torch before the
+    first byte is written, a second time on every rank, and it stays: a rank that is killed would leave it for ever.
+    """
     from megatron.core.dist_checkpointing.strategies import filesystem_async
 
-    queue, filesystem_async._results_queue = filesystem_async._results_queue, None
-    if queue is not None:
-        queue._manager.shutdown()
+    filesystem_async._results_queue = SimpleQueue()
+    try:
+        yield
+    finally:
+        filesystem_async._results_queue = None
 
 
 class CudaLiterals(TorchFunctionMode):
