@@ -344,7 +344,7 @@ def _read_file(descriptor: int, path: str, *, limit: int, work: Work, chunks: bo
     before = os.fstat(descriptor)
     if limit and before.st_size > limit and not path.endswith(TENSORS):
         return too_large(path, limit, before.st_size)
-    if before.st_size > limit:  # not kept, or tensors that are too large to be: what they are is told all the same
+    if not limit or before.st_size > limit:  # tensors that are too large to be kept are hashed all the same
         return _read_as(descriptor, path, before, hash_file(descriptor, before, work, chunks=chunks))
     with os.fdopen(descriptor, "rb", closefd=False) as stream:
         raw = stream.read(limit + 1)
