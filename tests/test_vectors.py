@@ -82,6 +82,7 @@ UNREACHED = {
     "usage.interrupted": "a person at the keyboard",
     "file.unreadable": "permissions do not bind the superuser, who runs many CI jobs; tests/verify/test_files.py",
     "file.exists": "of commands that write",
+    "tensors.too-large": "files above 1 GiB; tests/verify/test_large_files.py",
     "file.unwritable": "of commands that write",
     "key.encrypted": "of commands that sign; tests/verify/test_signing.py",
     "key.not-encrypted": "of commands that sign; tests/verify/signers/test_choose.py",

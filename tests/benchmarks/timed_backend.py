@@ -11,12 +11,12 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mint2m_trainer.comm.ledger import Ledger, Position, Tag
+from mint2m_trainer.rank_inputs import RankInputs
 from mint2m_verify import layout, phases
-from mint2m_verify.documents import PhaseEvidence, Rollout, RunProfile, Scores
+from mint2m_verify.documents import PhaseEvidence, Scores
 from mint2m_verify.documents.records import ResponseScores
 from mint2m_verify.files import write_atomic
 
@@ -25,27 +25,6 @@ PHASE_SECONDS = "BENCH_PHASE_SECONDS"
 
 #: Of the files that rank 0 writes, and of each rank's part of the checkpoint: what the tiny model's have.
 ADAPTER_BYTES, SHARD_BYTES = 128 << 10, 64 << 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankInputs:
-    """What the rank actor gives to any backend."""
-
-    rank: int
-    world_size: int
-    master_address: str
-    master_port: int
-    run_dir: Path
-    snapshot: Path
-    adapter: Path | None
-    profile: RunProfile
-    rollout: Rollout
-    plan_sha256: str
-    execution_id: str
-    image_digest: str | None
-    progress: Path | None
-    moments: Path | None
-    steps_before: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

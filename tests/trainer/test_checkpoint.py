@@ -1,19 +1,19 @@
 """Checkpoints over one and two ranks: the same bits back, whole or not at all, on every rank.
 
-The processes are started once for all cases; each writes what it saw, and the tests below read that.
+The ranks work once for all cases; each writes what it saw, and the tests below read that.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 from mint2m_trainer.optimizer import STANDARD_CONTRACT, AdamWStep
@@ -119,12 +119,12 @@ def begin(rank: int, ranks: int, folder: str, name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory, nursery: Callable[[int], Any]) -> Path:
     """A checkpoint written by two ranks, then loaded by two ranks and by one."""
     folder = tmp_path_factory.mktemp("checkpoint")
-    mp.spawn(save_on_rank, args=(2, str(folder)), nprocs=2)
-    mp.spawn(load_on_rank, args=(2, str(folder)), nprocs=2)
-    mp.spawn(load_on_rank, args=(1, str(folder)), nprocs=1)
+    results = tmp_path_factory.mktemp("results")
+    for function, ranks in ((save_on_rank, 2), (load_on_rank, 2), (load_on_rank, 1)):
+        nursery(ranks).run(function, ranks, (ranks, str(folder)), results, None)
     return folder
 
 

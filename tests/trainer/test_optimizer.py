@@ -7,12 +7,12 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from safetensors.torch import load_file
 from torch import nn
 
@@ -350,12 +350,14 @@ def _again(p: nn.Parameter) -> nn.Parameter:
 
 
 @pytest.mark.parametrize("distributed", [False, True])
-def test_two_ranks_step_like_one_bit_for_bit(tmp_path: Path, distributed: bool) -> None:
+def test_two_ranks_step_like_one_bit_for_bit(
+    processes: Callable[..., list[Any]], tmp_path: Path, distributed: bool
+) -> None:
     named = _experts(0, 1)
     alone = AdamWStep(named, contract(), expert_group=None)
     report = alone.step()
 
-    mp.spawn(_step_on_rank, args=(2, str(tmp_path), distributed), nprocs=2)
+    processes(_step_on_rank, 2, 2, str(tmp_path), distributed)
 
     seen = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     assert seen[0]["norm"] == seen[1]["norm"] == pytest.approx(report.gradient_norm, rel=1e-14)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from mint2m_trainer.parity_export import (
     read_rollout,
     write_export,
 )
-from mint2m_trainer.update import Update
+from mint2m_trainer.update import RankInputs
 from mint2m_verify.finding import FindingError
 
 LABELS = ("ratio1", "active_clip")
@@ -46,16 +45,36 @@ QUICK = {("indexshare", "active_clip", 2), ("yarn", "ratio1", 1)}
 QUICK_WORLDS = {("indexshare", 2), ("yarn", 4)}
 
 
-def export(
-    oracle: Path, out: Path, label: str, ranks: int, *, mode: str = "exact", dtype: str = "float32", **constants: Any
-) -> dict[str, Any]:
-    """Run one export and read it back."""
+Updated = Callable[[RankInputs], Any]
+
+
+def given(
+    oracle: Path, place: Path, label: str, ranks: int, *, mode: str = "exact", dtype: str = "float32", **constants: Any
+) -> RankInputs:
+    """One update of a case with the oracle's own constants, in `place / "run"`."""
     settings = json.loads((oracle / "expected.json").read_text())["case"]["grpo"]
-    rollout, adapter = oracle / "rollout.json", oracle / "adapter"
-    oracle_run(
-        oracle / "snapshot", adapter, rollout, label, mode, ranks, dtype, out, Constants(**settings, **constants)
+    return export_inputs(
+        oracle / "snapshot",
+        oracle / "adapter",
+        oracle / "rollout.json",
+        label,  # type: ignore[arg-type]
+        mode,  # type: ignore[arg-type]
+        ranks,
+        dtype,  # type: ignore[arg-type]
+        place / "run",
+        Constants(**settings, **constants),
     )
-    return read_export(out)
+
+
+def export(
+    updated: Updated, oracle: Path, place: Path, label: str, ranks: int, *, mode: str = "exact", dtype: str = "float32",
+    **constants: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """What the export of such an update has, read back."""
+    place.mkdir()
+    updated(given(oracle, place, label, ranks, mode=mode, dtype=dtype, **constants))
+    write_export(place / "run", place / "out", label, mode, ranks, dtype)
+    return read_export(place / "out")
 
 
 def read_export(out: Path) -> dict[str, Any]:
@@ -80,8 +99,11 @@ def norm(tensors: Any) -> float:
 def test_an_exact_float32_update_is_the_oracles(
     shared: Callable[[str], Path], tmp_path: Path, case: str, label: str, ranks: int
 ) -> None:
-    oracle = shared("oracle") / case
-    check(export(oracle, tmp_path / "out", label, ranks), oracle, label)
+    oracle, out = shared("oracle") / case, tmp_path / "out"
+    settings = json.loads((oracle / "expected.json").read_text())["case"]["grpo"]
+    paths = (oracle / "snapshot", oracle / "adapter", oracle / "rollout.json")
+    oracle_run(*paths, label, "exact", ranks, "float32", out, Constants(**settings))  # type: ignore[arg-type]
+    check(read_export(out), oracle, label)
 
 
 def check(found: dict[str, Any], oracle: Path, label: str) -> None:
@@ -145,32 +167,6 @@ CUTS = [(chunk, page, "fetch") for chunk in (16, 50, 4096) for page in (8, 64)] 
 SOME_CUTS = {1: (50, 64, "fetch"), 2: (50, 64, "lse"), 4: (16, 8, "fetch")}
 
 
-def laid_out(
-    rank: int, world: int, oracle: Path, place: Path, label: str, chunk: int, page_rows: int, route: str, port: int
-) -> None:
-    """One update over this world, written to `place / "out"`."""
-    settings = json.loads((oracle / "expected.json").read_text())["case"]["grpo"]
-    inputs = export_inputs(
-        oracle / "snapshot",
-        oracle / "adapter",
-        oracle / "rollout.json",
-        label,  # type: ignore[arg-type]
-        "exact",
-        world,
-        "float32",
-        place / "run",
-        Constants(**settings, chunk_tokens=chunk, page_rows=page_rows, route=route),  # type: ignore[arg-type]
-    )
-    update = Update(replace(inputs, rank=rank, master_port=port, execution_id="cd" * 32))
-    try:
-        for phase in update.phases:
-            update.run(phase)
-    finally:
-        update.close()
-    if rank == 0:
-        write_export(place / "run", place / "out", label, "exact", world, "float32")
-
-
 @pytest.mark.parametrize(
     ("every", "case", "world"),
     [
@@ -189,8 +185,7 @@ def laid_out(
 def test_any_ranks_chunks_pages_and_route_give_the_oracles_update(
     shared: Callable[[str], Path],
     tmp_path: Path,
-    processes: Callable[..., list[Any]],
-    free_port: Callable[[], int],
+    updated: Updated,
     case: str,
     world: int,
     every: bool,
@@ -200,22 +195,19 @@ def test_any_ranks_chunks_pages_and_route_give_the_oracles_update(
     if experts % world:
         pytest.skip(f"{experts} experts do not divide over {world} ranks")
     cuts, labels = (CUTS, LABELS) if every else ([SOME_CUTS[world]], LABELS[world // 4 :][:1])
-    for number, (label, cut) in enumerate((label, cut) for label in labels for cut in cuts):
-        place = tmp_path / str(number)
-        place.mkdir()
-        processes(laid_out, world, world, oracle, place, label, *cut, free_port())
-        check(read_export(place / "out"), oracle, label)
+    for number, (label, (chunk, page, route)) in enumerate((label, cut) for label in labels for cut in cuts):
+        cut = {"chunk_tokens": chunk, "page_rows": page, "route": route}
+        check(export(updated, oracle, tmp_path / str(number), label, world, **cut), oracle, label)
 
 
 def test_a_reference_scored_here_is_the_one_that_the_oracle_recorded(
-    shared: Callable[[str], Path], tmp_path: Path
+    shared: Callable[[str], Path], tmp_path: Path, updated: Updated
 ) -> None:
     """The drift term from the base model's own pages, chunks of another size and choices made again."""
     oracle = shared("oracle") / "indexshare"
     right = load_file(oracle / "expected.safetensors")
-    found = export(
-        oracle, tmp_path / "out", "active_clip", 1, ref_source="recompute", decisions="rescore", chunk_tokens=50
-    )
+    cut = {"ref_source": "recompute", "decisions": "rescore", "chunk_tokens": 50}
+    found = export(updated, oracle, tmp_path / "here", "active_clip", 1, **cut)
     expected = json.loads((oracle / "expected.json").read_text())["active_clip"]
     assert found["report"]["kl"] == pytest.approx(expected["kl_k3_token_mean"], rel=1e-5)
     assert abs(found["report"]["loss"] - expected["loss"]) <= 1e-5
@@ -225,12 +217,12 @@ def test_a_reference_scored_here_is_the_one_that_the_oracle_recorded(
 
 @pytest.mark.parametrize("case", ["indexshare", pytest.param("yarn", marks=pytest.mark.slow)])
 def test_in_float64_exact_is_conventional_and_detached_is_not(
-    shared: Callable[[str], Path], tmp_path: Path, case: str
+    shared: Callable[[str], Path], tmp_path: Path, updated: Updated, case: str
 ) -> None:
     oracle = shared("oracle") / case
     found = {
-        mode: export(oracle, tmp_path / mode, "active_clip", 2 if mode == "exact" else 1, mode=mode, dtype="float64")
-        for mode in ("conventional", "exact", "detached")
+        mode: export(updated, oracle, tmp_path / mode, "active_clip", ranks, mode=mode, dtype="float64")
+        for mode, ranks in (("conventional", 1), ("exact", 2), ("detached", 1))
     }
     right = found["conventional"]["gradients"]
     assert all(value.dtype == np.float64 for value in right.values())

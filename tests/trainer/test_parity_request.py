@@ -52,6 +52,7 @@ def test_an_adapter_of_another_model_is_refused(asked: ExportRequest, tmp_path: 
     assert refusal(replace(asked, adapter=other))[:2] == ("rank.input-refused", Verdict.BLOCKED)
 
 
+@pytest.mark.slow  # the rank's words for another fault of the same file
 def test_an_adapter_that_cannot_be_read_is_refused(asked: ExportRequest, tmp_path: Path) -> None:
     other = Path(shutil.copytree(asked.adapter, tmp_path / "other"))
     config = other / "adapter_config.json"

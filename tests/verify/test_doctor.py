@@ -18,12 +18,17 @@ from mint2m_trainer.deployments import PACKAGED, build
 from mint2m_verify import schema
 from mint2m_verify.doctor import examine_checkout, examine_run
 from mint2m_verify.doctor.machine import DISABLE_BACKEND, TRAINER_PACKAGES, release
+from mint2m_verify.input_checks import MODEL_TREE
 from mint2m_verify.signers.choose import key_file_signer
 from mint2m_verify.signers.sign_grant import GrantRequest, sign_grant
 from mint2m_verify.signing import new_key_pair
+from mint2m_verify.tree import manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 ZERO = "0" * 64
+
+#: What a cluster class needs beside the rest, in the doctor's order; the placement is looked at after the first two.
+PAPERS = ("image", "runtime-lock", "sbom", "image-provenance", "authorization", "runtime-identity")
 
 #: A digest, of nothing that is here.
 OTHER = hashlib.sha256(b"other").hexdigest()
@@ -64,6 +69,16 @@ CHANGES: Mapping[str, tuple[Callable[[dict], object], list[str]]] = {  # type: i
         lambda d: d["model"].update(model_manifest_sha256=OTHER),
         ["model.manifest-mismatch", "fixture.model-mismatch"],
     ),
+    "placement of the class": (
+        lambda d: d.update(
+            hardware_class="h20-4x8", node_ips=["10.0.0.1"], accelerators_per_node=2, ray_address="10.0.0.1:6379"
+        ),
+        [
+            *(f"{paper}.missing" for paper in PAPERS[:2]),
+            "topology.not-of-class",
+            *(f"{paper}.missing" for paper in PAPERS[2:]),
+        ],
+    ),
     "fixture hash": (lambda d: d["fixture"].update(sha256=OTHER), ["fixture.hash-mismatch"]),
     "fixture path": (lambda d: d["fixture"].update(path="nowhere.json"), ["fixture.unreadable"]),
     "revision": (lambda d: d["model"].update(revision="other"), ["fixture.revision-mismatch"]),
@@ -101,6 +116,21 @@ def test_each_fault_blocks_under_its_own_id(deployment: Path, name: str) -> None
     change(deployment, edit)
     assert [id for id in blockers(deployment) if id in expected] == expected
     assert set(blockers(deployment)) == set(expected)
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v3", 7, None])
+def test_a_model_of_another_kind_is_told_before_anything_is_planned(deployment: Path, model_type: object) -> None:
+    config = deployment.parent / "model" / "config.json"
+    value = json.loads(config.read_text())
+    value.pop("model_type")
+    config.write_text(json.dumps(value | ({} if model_type is None else {"model_type": model_type})))
+    digest = manifest("model", config.parent, MODEL_TREE).sha256
+    change(deployment, lambda d: d["model"].update(model_manifest_sha256=digest))
+    (fault,) = [
+        fault for fault in examine_run(deployment, profile=None, output=None).findings if fault.id.startswith("model.")
+    ]
+    assert (fault.id, fault.pointer) == ("model.type-unsupported", "/model_type")
+    assert (fault.expected, fault.actual) == ("glm_moe_dsa", "none" if model_type is None else str(model_type))
 
 
 def test_moments_are_those_of_the_digest_and_belong_to_an_adapter(deployment: Path) -> None:
@@ -155,7 +185,7 @@ def test_a_gpu_class_needs_every_paper_and_all_of_them_are_named_at_once(deploym
     assert blockers(deployment) == [
         "image.missing",
         "runtime-lock.missing",
-        "scope.none",
+        "topology.not-of-class",
         "sbom.missing",
         "image-provenance.missing",
         "authorization.missing",

@@ -49,9 +49,14 @@ def roots(report: Report) -> list[tuple[str, str | None]]:
     return [(fault.id, fault.file) for fault in report.roots]
 
 
-def test_what_the_project_publishes_is_bound_by_its_manifest() -> None:
-    digest = sha256_hex((PUBLISHED / MANIFEST).read_bytes())
-    report = verify(PUBLISHED, DigestAnchor(sha256=digest))
+@pytest.fixture(scope="module")
+def published() -> Report:
+    """What is published, verified with the digest of its manifest: half a minute, for tests that read the report."""
+    return verify(PUBLISHED, DigestAnchor(sha256=sha256_hex((PUBLISHED / MANIFEST).read_bytes())))
+
+
+def test_what_the_project_publishes_is_bound_by_its_manifest(published: Report) -> None:
+    report = published
     assert int(report.verdict) == 0, report.findings
     chain = {row.required: row for row in report.requirements if row.required.startswith("reference-cpu: ")}
     assert chain.pop("reference-cpu: a whole chain, self-asserted").standing is Standing.DERIVED
@@ -73,15 +78,15 @@ def test_the_published_chain_is_of_the_named_lengths_and_by_the_published_keys()
         assert len(rollout["prompt_tokens"]) == tokens
 
 
-def test_without_an_anchor_or_with_another_digest_it_is_not_trusted() -> None:
-    assert int(verify(PUBLISHED, NoAnchor()).verdict) == 4
-    report = verify(PUBLISHED, DigestAnchor(sha256="ab" * 32))
+def test_without_an_anchor_or_with_another_digest_it_is_not_trusted(folder: Path) -> None:
+    assert int(verify(folder, NoAnchor()).verdict) == 4
+    report = verify(folder, DigestAnchor(sha256="ab" * 32))
     assert roots(report) == [("trust.digest-mismatch", MANIFEST)]
     assert int(report.verdict) == 4
 
 
-def test_a_missed_bound_is_shown_beside_what_the_reporter_made_of_it() -> None:
-    rows = {row.required: row for row in verify(PUBLISHED).requirements}
+def test_a_missed_bound_is_shown_beside_what_the_reporter_made_of_it(folder: Path) -> None:
+    rows = {row.required: row for row in verify(folder).requirements}
     missed = rows["gradient_parity_32k: ratio1.gradient_relative_l2 <= 0.01"]
     assert missed.found == "0.0117068 MISSES the bound published 2026-07-16, though it was reported as passed"
     met = rows["forward_canary_32k: logprob_max_abs <= 0.005"]

@@ -11,10 +11,10 @@ from mint2m_verify.files import read_once, write_atomic
 from mint2m_verify.finding import FindingError
 
 
-def _fault(path: Path, limit: int = 100) -> str:
+def _fault(path: Path, limit: int = 100, *, name: str = "name") -> str:
     with pytest.raises(FindingError) as caught:
-        read_once(path, name="name", limit=limit)
-    assert caught.value.finding.file == "name"
+        read_once(path, name=name, limit=limit)
+    assert caught.value.finding.file == name
     return caught.value.finding.id
 
 
@@ -31,6 +31,7 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
 def test_a_file_past_the_limit_is_refused_unread(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(b"x" * 101)
     assert _fault(tmp_path / "big") == "file.too-large"
+    assert _fault(tmp_path / "big", name="adapter/big.safetensors") == "tensors.too-large"
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

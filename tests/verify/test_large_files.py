@@ -11,15 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from mint2m_verify import walk
-from mint2m_verify.anchor import DigestAnchor, options
+from mint2m_verify import layout, walk
+from mint2m_verify.anchor import DigestAnchor, VerifyOptions, options, read_key
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.documents import FileManifest, TreeEntry
-from mint2m_verify.finding import Report
+from mint2m_verify.finding import Report, Standing, Verdict
 from mint2m_verify.hash_journal import open_journal
+from mint2m_verify.run import verify_run
 from mint2m_verify.tree import manifest, root_digest
 from mint2m_verify.verify_tree import verify_manifest
 from mint2m_verify.walk import CHUNK_BYTES, Hashing, read_tree
+
+VECTORS = Path(__file__).resolve().parents[1] / "vectors"
 
 
 @pytest.fixture
@@ -182,3 +185,17 @@ def test_entries_of_another_path_do_not_stand_in_for_a_file(tree: Path) -> None:
     other: TreeEntry = replace(entry, path="elsewhere", sha256="1" * 64)
     (large, _) = read_tree(tree, keep=lambda _: 0, hashing=Hashing(committed={"elsewhere": other})).files
     assert (large.by_chunks, large.entry.sha256) == (False, entry.sha256)
+
+
+def test_tensors_beyond_what_is_read_whole_are_a_limit_here_and_no_fault_of_the_evidence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the limit differs from a run that is accepted: nothing is refused, nothing that was not read is accepted."""
+    monkeypatch.setattr(layout, "TENSOR_LIMIT", 1000)
+    key = read_key(VECTORS / "test-only-keys" / "release.pub")
+    report = verify_run(VECTORS / "bases/run", key, VerifyOptions())
+    assert report.verdict is Verdict.IO_ERROR, report.findings
+    assert {fault.id for fault in report.findings} == {"tensors.too-large"}
+    assert all((fault.file or "").endswith(".safetensors") for fault in report.findings)
+    rows = {row.required: row.standing for row in report.requirements}
+    assert rows["gradient norm and clip"] is Standing.UNVERIFIABLE

@@ -119,13 +119,20 @@ def test_one_change_is_found_by_its_name(candidate: Side, found: tuple[str, str 
     assert faults(candidate)[0] == found
 
 
-def test_what_rounding_leaves_of_a_zero_is_no_mismatch_and_a_little_more_is() -> None:
+@pytest.mark.parametrize(
+    ("reference", "candidate", "bits"),
+    [("float64", "float64", 52), ("float64", "float32", 23), ("float32", "float64", 23), ("float32", "float32", 23)],
+)
+def test_what_rounding_leaves_of_a_zero_is_no_mismatch_and_a_little_more_is(
+    reference: str, candidate: str, bits: int
+) -> None:
+    """Float64's own rounding only where both sides have it: IEEE 754's 52 and 23 bits after the leading one."""
     largest = 4.0
-    last_bit = largest * 2.0**-23
-    assert faults(with_gradient(Q, np.array([[3.0, last_bit], [0.0, largest]]))) == []
-    assert faults(with_gradient(Q, np.array([[3.0, 1.01 * last_bit], [0.0, largest]]))) == [
-        ("parity.zero-mask-mismatch", None)
-    ]
+    last_bit = largest * 2.0**-bits
+    plain = with_gradient(Q, a_side().gradients[Q].astype(reference))
+    for left, expected in ((last_bit, []), (1.01 * last_bit, [("parity.zero-mask-mismatch", None)])):
+        other = with_gradient(Q, np.array([[3.0, left], [0.0, largest]]).astype(candidate))
+        assert faults(other, plain) == expected
 
 
 def test_a_tensor_that_is_zero_on_one_side_only_differs_in_every_element_however_small() -> None:

@@ -111,6 +111,12 @@ def test_four_nodes_of_eight_need_only_another_deployment(inputs: PlannedInputs)
         assert bundle.accelerators == 1
         assert {item.name for item in bundle.resources} == {f"node:{rank.node_ip}", "mint2m_image_" + "ab" * 32}
     assert plan.claim_scope == "2m_execution_only_not_numerical_correctness"
+    for nodes, each in ((4, 4), (2, 8), (1, 32), (8, 4), (4, 16)):
+        other = replace(deployment, node_ips=ips[:1] * nodes, accelerators_per_node=each)
+        with pytest.raises(FindingError) as refused:
+            plan_of(replace(inputs, deployment=other, profile=profile))
+        fault = refused.value.finding
+        assert (fault.id, fault.actual) == ("topology.not-of-class", f"{nodes} nodes of {each}")
 
 
 @pytest.mark.parametrize("run_id", ["", "-x", "a b", "a/b", "x" * 65, "é"])

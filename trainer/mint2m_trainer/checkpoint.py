@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mint2m_trainer.compat import keep_write_results_here  # must come before torch._dynamo and megatron
+from mint2m_trainer.compat import results_in_this_process  # must come before torch._dynamo and megatron
 
 # isort: split
 import torch
@@ -94,7 +94,8 @@ def save_checkpoint(
             "steps": optimizer.steps_taken,
             "identities": dict(identities),
         }
-        _together(lambda: _write(state, partial))
+        with results_in_this_process():
+            _together(lambda: _write(state, partial))
         _together((lambda: _publish(partial, final)) if first else None)
     except CheckpointError:
         if first:
@@ -164,7 +165,6 @@ def _together(act: Callable[[], object] | None) -> None:
 
 def _write(state: dict[str, object], partial: Path) -> None:
     """The state is ours and valid: whatever the writer's processes report, and however, is of the storage."""
-    keep_write_results_here()
     try:
         dist_checkpointing.save(state, str(partial))
     except (OSError, RuntimeError, CheckpointingException, CheckpointException) as fault:

@@ -12,9 +12,9 @@ import contextlib
 import importlib.util
 import logging
 import os
-import queue
 import warnings
 from collections.abc import Iterator
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -77,15 +77,20 @@ def make_deterministic() -> None:
         torch.set_num_threads(torch.get_num_threads())
 
 
-def keep_write_results_here() -> None:
-    """Let `dist_checkpointing.save` collect what its writers report in this process, as a save that is waited for can.
+@contextlib.contextmanager
+def results_in_this_process() -> Iterator[None]:
+    """Scope in which `dist_checkpointing.save` collects what its writers report in a queue of this process.
 
-    Megatron would start another process for that on every rank, an interpreter that imports all that this one has and
-    stays until its rank ends: a save that goes on in the background needs it.
+    Megatron's own queue is another process, since an asynchronous save is read elsewhere. It imports torch before the
+    first byte is written, a second time on every rank, and it stays: a rank that is killed would leave it for ever.
     """
     from megatron.core.dist_checkpointing.strategies import filesystem_async
 
-    filesystem_async._results_queue = queue.Queue()
+    filesystem_async._results_queue = SimpleQueue()
+    try:
+        yield
+    finally:
+        filesystem_async._results_queue = None
 
 
 class CudaLiterals(TorchFunctionMode):

@@ -1,4 +1,4 @@
-"""What a run may be used for: the one scope that its class of hardware and its profile allow.
+"""What a run may be used for: the one scope that its class of hardware and its profile allow, and what a class is.
 
 The rule: planner, doctor and verifier ask the same function, so a scope that nobody would plan is one that nobody can
 claim. What is shorter than its class executes has no scope at all.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mint2m_verify.documents.inputs import ClaimScope, HardwareClass, RunProfile
+from mint2m_verify.documents.inputs import ClaimScope, Deployment, HardwareClass, RunProfile
+from mint2m_verify.finding import Finding, found
 
 #: What a run of a class claims that is no rehearsal; a closed list, so that no run can award itself more.
 CLAIM_SCOPES: Mapping[HardwareClass, ClaimScope] = {
@@ -18,6 +19,20 @@ CLAIM_SCOPES: Mapping[HardwareClass, ClaimScope] = {
 
 #: The prompt that a class must execute for its scope, where there is one.
 EXECUTED_TOKENS: Mapping[HardwareClass, int] = {"h20-4x8": 2_097_152}
+
+#: Nodes and accelerators of each that the name of a class means, where it means any.
+PLACEMENTS: Mapping[HardwareClass, tuple[int, int]] = {"h20-4x8": (4, 8)}
+
+
+def placement_fault(id: str, deployment: Deployment, *, file: str) -> Finding | None:
+    """The finding `id` where nodes and accelerators are not those of the class; None where they are."""
+    want = PLACEMENTS.get(deployment.hardware_class)
+    have = (len(deployment.node_ips), deployment.accelerators_per_node)
+    if want is None or want == have:
+        return None
+    expected, actual = (f"{nodes} nodes of {each}" for nodes, each in (want, have))
+    expected += f", which {deployment.hardware_class} means"
+    return found(id, file=file, pointer="/node_ips", expected=expected, actual=actual)
 
 
 def claim_scope(hardware_class: HardwareClass, profile: RunProfile) -> ClaimScope | None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from mint2m_verify import schema
 from mint2m_verify.canonical import parse, sha256_hex
-from mint2m_verify.claim_scopes import EXECUTED_TOKENS, claim_scope
+from mint2m_verify.claim_scopes import EXECUTED_TOKENS, claim_scope, placement_fault
 from mint2m_verify.deployment_parts import Parts, because, decode_document
 from mint2m_verify.documents.inputs import Deployment, RunProfile
 from mint2m_verify.files import read_once
@@ -221,6 +221,10 @@ def check_topology(parts: Parts, deployment: Deployment) -> None:
             actual=", ".join(deployment.node_ips),
         )
         parts.record("topology", fault)
+        return
+    fault_of_class = placement_fault("topology.not-of-class", deployment, file=parts.path.name)
+    if fault_of_class is not None:
+        parts.record("topology", fault_of_class)
         return
     if parts.profile is None:
         return

@@ -11,14 +11,15 @@ from datetime import UTC, datetime
 
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.deployment_parts import Parts, because
-from mint2m_verify.documents.inputs import Deployment, RuntimeIdentity
+from mint2m_verify.documents.inputs import Deployment, Package, RuntimeIdentity
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.grant import check_terms, parse_grant
-from mint2m_verify.runtime.lock import check_environment, check_identity, described, read_lock
+from mint2m_verify.runtime.lock import check_environment, check_identity, described, not_locked, read_lock
 from mint2m_verify.runtime.provenance import Papers, check_provenance
 from mint2m_verify.runtime.sbom import check_sbom
-from mint2m_verify.runtime_identity import installed_version, observe
+from mint2m_verify.runtime_identity import installed_packages, installed_version, observe
+from mint2m_verify.seal import counted
 from mint2m_verify.source import source_sha256
 
 
@@ -101,9 +102,16 @@ def _granted(raw: bytes, parts: Parts, name: str) -> tuple[Finding, ...]:
 
 
 def check_runtime(
-    parts: Parts, deployment: Deployment, *, installed: Callable[[str], str | None] = installed_version
+    parts: Parts,
+    deployment: Deployment,
+    *,
+    installed: Callable[[str], str | None] = installed_version,
+    everything: Callable[[], tuple[Package, ...]] = installed_packages,
 ) -> None:
-    """The identity that the deployment names, this installation's, and the lock, all three against each other."""
+    """The identity that the deployment names, this installation's, and the lock, all three against each other.
+
+    What is installed beside the lock blocks a cluster class; elsewhere, on somebody's own machine, it is counted.
+    """
     digest = None if deployment.image is None else deployment.image.digest
     here = observe(image_digest=digest)
     pointer, file = "/runtime_identity", parts.path.name
@@ -121,13 +129,19 @@ def check_runtime(
             parts.record("runtime-identity", because("runtime-identity.missing", stop.finding, pointer=pointer))
             return
     faults: tuple[Finding, ...] = ()
+    beside = ""
     if given != here:
         faults = (
             found("runtime-identity.mismatch", file=file, pointer=pointer, expected=given.sha256, actual=here.sha256),
         )
     if parts.lock is not None:
         faults += tuple(check_identity(parts.lock, given, file=file, installed=installed))
+        others = tuple(not_locked(parts.lock, everything(), file=file))
+        if deployment.hardware_class == "reference-cpu":
+            beside = f", {counted(len(others), 'package')} beside the lock" if others else ""
+        else:
+            faults += others
     if not faults:
         parts.identity = given
     words = "observed, " if deployment.runtime_identity is None else ""
-    parts.record("runtime-identity", *faults, actual=f"{words}{given.sha256}")
+    parts.record("runtime-identity", *faults, actual=f"{words}{given.sha256}{beside}")

@@ -12,6 +12,9 @@ from mint2m_verify.finding import Finding, FindingError, found
 #: A document longer than this is not a document of ours.
 DOCUMENT_LIMIT = 64 << 20
 
+#: How the name of a file of tensors ends.
+TENSORS = ".safetensors"
+
 
 def read_once(path: Path, *, name: str | None = None, limit: int = DOCUMENT_LIMIT) -> bytes:
     """All bytes of a regular file, opened once and without following a link at its last component.
@@ -19,7 +22,8 @@ def read_once(path: Path, *, name: str | None = None, limit: int = DOCUMENT_LIMI
     What was read is what the caller hashes and parses; the path is not opened again.
 
     Raises:
-        FindingError: `file.missing`, `file.not-regular`, `file.too-large` or `file.unreadable`, for `name` or the path.
+        FindingError: `file.missing`, `file.not-regular`, `file.too-large` (`tensors.too-large` where the name ends in
+            `.safetensors`) or `file.unreadable`, for `name` or the path.
     """
     shown = name if name is not None else str(path)
     try:
@@ -32,14 +36,7 @@ def read_once(path: Path, *, name: str | None = None, limit: int = DOCUMENT_LIMI
         if not stat.S_ISREG(status.st_mode):
             raise FindingError(found("file.not-regular", file=shown))
         if status.st_size > limit:
-            raise FindingError(
-                found(
-                    "file.too-large",
-                    file=shown,
-                    expected=f"at most {limit} bytes",
-                    actual=f"{status.st_size} bytes",
-                )
-            )
+            raise FindingError(too_large(shown, limit, status.st_size))
         with os.fdopen(descriptor, "rb", closefd=False) as stream:
             raw = stream.read(limit + 1)
     except OSError as fault:
@@ -47,8 +44,18 @@ def read_once(path: Path, *, name: str | None = None, limit: int = DOCUMENT_LIMI
     finally:
         os.close(descriptor)
     if len(raw) > limit:
-        raise FindingError(found("file.too-large", file=shown, expected=f"at most {limit} bytes"))
+        raise FindingError(too_large(shown, limit, len(raw)))
     return raw
+
+
+def too_large(shown: str, limit: int, size: int) -> Finding:
+    """The finding for a file of more than `limit` bytes.
+
+    A document's limit belongs to its format, so that a longer one is malformed. Tensors have none: there the limit is
+    the reader's own, and passing it says nothing about who wrote them.
+    """
+    id = "tensors.too-large" if shown.endswith(TENSORS) else "file.too-large"
+    return found(id, file=shown, expected=f"at most {limit} bytes", actual=f"{size} bytes")
 
 
 def write_atomic(path: Path, raw: bytes, *, mode: int = 0o644) -> None:

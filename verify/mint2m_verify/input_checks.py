@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
-from mint2m_verify.canonical import sha256_hex
+from mint2m_verify.canonical import parse, sha256_hex
 from mint2m_verify.deployment_parts import Parts, because, blocking
 from mint2m_verify.documents.inputs import Deployment, FixtureShape, RunProfile
 from mint2m_verify.documents.manifests import ModelManifest
@@ -25,6 +26,9 @@ from mint2m_verify.walk import Progress
 
 #: Name of the tree inside every model-manifest. Fixed, since the manifest's digest covers it.
 MODEL_TREE = "model"
+
+#: The file of a snapshot that says what kind of model it is, and the one kind that the trainer has.
+MODEL_CONFIG, MODEL_TYPE = "config.json", "glm_moe_dsa"
 
 
 def check_model(parts: Parts, deployment: Deployment, progress: Progress | None) -> None:
@@ -48,8 +52,25 @@ def check_model(parts: Parts, deployment: Deployment, progress: Progress | None)
         )
         parts.record("model", fault)
         return
+    other = _type_fault(root / MODEL_CONFIG)
+    if other is not None:
+        parts.record("model", other)
+        return
     parts.manifest = manifest
     parts.record("model", actual=f"{manifest.file_count} files, {manifest.total_bytes} bytes, {manifest.sha256}")
+
+
+def _type_fault(path: Path) -> Finding | None:
+    """Why the snapshot is of a kind of model that nothing here trains; None where it is of the one."""
+    try:
+        config = parse(read_once(path, name=MODEL_CONFIG), file=MODEL_CONFIG)
+    except FindingError as stop:
+        return because("model.config-invalid", stop.finding, pointer="/model/snapshot")
+    have = config.get("model_type") if isinstance(config, dict) else None
+    if have == MODEL_TYPE:
+        return None
+    actual = "none" if have is None else str(have)
+    return found("model.type-unsupported", file=MODEL_CONFIG, pointer="/model_type", expected=MODEL_TYPE, actual=actual)
 
 
 def _hint(cause: Finding) -> str | None:
@@ -179,9 +200,9 @@ def check_memory(parts: Parts, deployment: Deployment) -> None:
     shape = FixtureShape(vocab_size=1, prompt_tokens=context.prompt_tokens, response_tokens=longest)
     if parts.fixture is not None:
         shape = parts.fixture.fixture.shape
-    config = parts.near(deployment.model.snapshot) / "config.json"
+    config = parts.near(deployment.model.snapshot) / MODEL_CONFIG
     try:
-        items = plan_memory(read_once(config, name="config.json"), parts.profile, shape)
+        items = plan_memory(read_once(config, name=MODEL_CONFIG), parts.profile, shape)
     except FindingError as stop:
         parts.record("memory", because("model.config-invalid", stop.finding, pointer="/model/snapshot"))
         return

@@ -14,7 +14,7 @@ from dataclasses import fields
 
 from mint2m_verify import __version__
 from mint2m_verify.canonical import JsonValue, sha256_hex
-from mint2m_verify.claim_scopes import claim_scope
+from mint2m_verify.claim_scopes import claim_scope, placement_fault
 from mint2m_verify.deployment_files import PlannedInputs
 from mint2m_verify.documents.base import FileRef
 from mint2m_verify.documents.inputs import ClaimScope, Deployment, FixtureModel, RunProfile, Topology
@@ -58,7 +58,7 @@ def build_plan(inputs: PlannedInputs, *, run_id: str, instance_nonce: str) -> Pl
         instance_nonce: any text that is new; only its SHA-256 is kept.
 
     Raises:
-        FindingError: `plan.run-id-invalid`, `plan.nonce-empty` or `scope.none`.
+        FindingError: `plan.run-id-invalid`, `plan.nonce-empty`, `topology.not-of-class` or `scope.none`.
     """
     check_labels(run_id=run_id, instance_nonce=instance_nonce)
     return plan_of(inputs, run_id=run_id, nonce_sha256=sha256_hex(instance_nonce.encode("utf-8")))
@@ -75,6 +75,9 @@ def check_labels(*, run_id: str, instance_nonce: str) -> None:
 def plan_of(inputs: PlannedInputs, *, run_id: str, nonce_sha256: str) -> Plan:
     """`build_plan` with the nonce already hashed: how a plan is made again to be compared."""
     deployment, profile = inputs.deployment, inputs.profile
+    fault = placement_fault("topology.not-of-class", deployment, file=DEPLOYMENT)
+    if fault is not None:
+        raise FindingError(fault)
     stem = f"{run_id}-{nonce_sha256[:_NONCE_CHARACTERS]}"
     return Plan(
         plan_sha256="",

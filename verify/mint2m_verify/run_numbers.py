@@ -135,6 +135,9 @@ def _moments(log: Findings, documents: RunDocuments) -> None:
     if not moments_check.concerns(deployment.document, copy, receipt.document, ranks.document):
         return
     raw = documents.raw(layout.OPTIMIZER_INITIAL)
+    if raw is None and copy is not None:  # too large to be read whole, of which there is a finding
+        log.not_reached(_ROW_MOMENTS, (layout.OPTIMIZER_INITIAL,))
+        return
     check = moments_check.check_start(deployment.document, copy, raw, receipt.document, ranks.document)
     log.judge(_ROW_MOMENTS, Standing.CHECKED, check, sources=(layout.OPTIMIZER_INITIAL,))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import re
 
 from mint2m_verify.documents.inputs import Package, Platform, Python, RuntimeIdentity
 from mint2m_verify.source import source_sha256
@@ -46,6 +47,20 @@ def observe(*, image_digest: str | None) -> RuntimeIdentity:
         source_sha256=source_sha256(),
         image_digest=image_digest,
     )
+
+
+#: What installs the rest: base images bring it, no lock names it, and nothing that computes imports it.
+INSTALLERS = frozenset({"pip", "setuptools", "wheel"})
+
+
+def installed_packages() -> tuple[Package, ...]:
+    """Every installed distribution but the installers, sorted by name, names as in locks (PEP 503)."""
+    everything = {
+        (re.sub(r"[-_.]+", "-", found.metadata["Name"]).lower(), found.version)
+        for found in importlib.metadata.distributions()
+        if found.metadata["Name"]  # a directory that only looks like metadata has none
+    }
+    return tuple(Package(name=name, version=version) for name, version in sorted(everything) if name not in INSTALLERS)
 
 
 def installed_version(distribution: str) -> str | None:

@@ -43,14 +43,23 @@ _ATTESTATIONS = (layout.SEAL, *layout.COSIGNATURES, layout.GRANT)
 class Seal:
     """A statement and who seems to have signed it; whether anybody trusted did is `vouching`'s answer.
 
-    `envelope` is the seal's own signature where a key alone made it. `bundles` are the seal and its co-signatures as a
-    policy judges them, empty for every other anchor; `cosignatures` are the latter's files.
+    `by_keys` are the signatures over it that a key alone made, the seal's own and its co-signatures', in the order of
+    their files. `bundles` are the seal and its co-signatures as a policy judges them, empty for every other anchor;
+    `files` are those of all.
     """
 
     statement: SealStatement
-    envelope: Envelope | None
+    by_keys: tuple[KeySignature, ...]
     bundles: tuple[SignedBundle, ...]
-    cosignatures: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySignature:
+    """A signature over a seal that a key alone made, and the file that it lies in."""
+
+    file: str
+    envelope: Envelope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +73,13 @@ class SealFiles:
 def read_seal(files: SealFiles, anchor: Anchor) -> tuple[Seal | None, tuple[Finding, ...]]:
     """The seal and what is wrong with it or its co-signatures; None where there is no statement to speak of.
 
-    For a key the bundle is read in its plainest form, since anything more in it is nothing that a key can judge.
+    For a key a bundle is read in its plainest form, since anything more in it is nothing that a key can judge; a seal
+    in another form is read for its statement alone where there are co-signatures, one of which may be the key's.
     """
     if files.seal is None:
         return None, (found("seal.missing", file=layout.SEAL),)
     try:
-        first = _first(files.seal, anchor)
+        first = _first(files, anchor)
         payload = first.payload if isinstance(first, Envelope) else _payload(first)
         statement = parse_statement(payload, file=layout.SEAL)
     except FindingError as fault:
@@ -80,6 +90,7 @@ def read_seal(files: SealFiles, anchor: Anchor) -> tuple[Seal | None, tuple[Find
         where = "/predicate/signer"
         expected, actual = f"signed with a {material}", statement.signer
         faults.append(found("seal.binding-mismatch", file=layout.SEAL, pointer=where, expected=expected, actual=actual))
+    by_keys = [KeySignature(file=layout.SEAL, envelope=first)] if isinstance(first, Envelope) else []
     bundles = [] if isinstance(first, Envelope) else [first]
     for path, raw in files.cosignatures.items():
         try:
@@ -91,11 +102,13 @@ def read_seal(files: SealFiles, anchor: Anchor) -> tuple[Seal | None, tuple[Find
             faults.append(fault.finding)
         else:
             bundles.append(other)
+            if isinstance(anchor, KeyAnchor) and (envelope := _plain(raw, path)) is not None:
+                by_keys.append(KeySignature(file=path, envelope=envelope))
     seal = Seal(
         statement=statement,
-        envelope=first if isinstance(first, Envelope) else None,
+        by_keys=tuple(by_keys),
         bundles=tuple(bundles) if isinstance(anchor, PolicyAnchor) else (),
-        cosignatures=tuple(files.cosignatures),
+        files=(layout.SEAL, *files.cosignatures),
     )
     return seal, tuple(faults)
 
@@ -113,10 +126,20 @@ def read_beside(seal: bytes | None, folder: Path) -> tuple[SealFiles, tuple[Find
     return SealFiles(seal=seal, cosignatures=raw), tuple(faults)
 
 
-def _first(raw: bytes, anchor: Anchor) -> Envelope | SignedBundle:
+def _first(files: SealFiles, anchor: Anchor) -> Envelope | SignedBundle:
     """The seal's own bundle: as a policy judges it, as a key does, or as whoever only looks at its payload reads it."""
-    plain = isinstance(anchor, KeyAnchor) or (not isinstance(anchor, PolicyAnchor) and is_plain(raw, file=layout.SEAL))
+    raw = files.seal or b""
+    alone = isinstance(anchor, KeyAnchor) and not files.cosignatures
+    plain = alone or (not isinstance(anchor, PolicyAnchor) and is_plain(raw, file=layout.SEAL))
     return parse_bundle(raw, file=layout.SEAL) if plain else _read(raw, layout.SEAL)
+
+
+def _plain(raw: bytes, file: str) -> Envelope | None:
+    """A co-signature that a key alone made; None for one in another form, which no key can judge."""
+    try:
+        return parse_bundle(raw, file=file) if is_plain(raw, file=file) else None
+    except FindingError:
+        return None
 
 
 def _read(raw: bytes, file: str) -> SignedBundle:

@@ -76,13 +76,16 @@ def vouch(seal: Seal | None, anchor: Anchor) -> Vouched:
 
 
 def _by_key(seal: Seal, anchor: KeyAnchor) -> Vouched:
+    """The key vouches where any of the signatures over the seal is its own: all are over the same bytes."""
     mine = key_id(anchor.key)
-    findings = () if seal.envelope is None else tuple(_signature(seal.envelope, anchor))
-    if seal.envelope is None:
-        findings = (found("signature.not-by-key", file=layout.SEAL, pointer="/verificationMaterial"),)
-    others = tuple(f"{name}: a co-signature, which --key does not judge (a policy does)" for name in seal.cosignatures)
+    its_own = tuple(s.file for s in seal.by_keys if mine == s.envelope.hint and _verifies(s.envelope, anchor))
+    others = tuple(
+        f"{name}: a signature by somebody else, which --key does not judge (a policy does)"
+        for name in seal.files
+        if name not in its_own
+    )
     return Vouched(
-        findings=findings,
+        findings=tuple(_signatures(seal, anchor)),
         words=f"{short(mine)} over seal/v1, {len(seal.statement.subjects)} subjects",
         mode="self-asserted" if seal.statement.signer == "ephemeral" else "managed-key",
         signers=(mine,),
@@ -90,16 +93,32 @@ def _by_key(seal: Seal, anchor: KeyAnchor) -> Vouched:
     )
 
 
-def _signature(envelope: Envelope, anchor: KeyAnchor) -> Iterator[Finding]:
-    """The one signature against the auditor's key; the hint is only used to say which of two things went wrong."""
-    mine = key_id(anchor.key)
-    if verify_bytes(envelope.signed_bytes, envelope.signature, anchor.key):
-        if envelope.hint != mine:
-            yield found("signature.hint-mismatch", file=layout.SEAL, expected=mine, actual=envelope.hint)
-    elif envelope.hint == mine:
-        yield found("signature.invalid", file=layout.SEAL, expected=f"a signature by key {mine}")
-    else:
-        yield found("signature.key-mismatch", file=layout.SEAL, expected=f"key {mine}", actual=f"key {envelope.hint}")
+def _verifies(envelope: Envelope, anchor: KeyAnchor) -> bool:
+    return verify_bytes(envelope.signed_bytes, envelope.signature, anchor.key)
+
+
+def _signatures(seal: Seal, anchor: KeyAnchor) -> Iterator[Finding]:
+    """The signatures against the auditor's key; a hint is only used to say which of two things went wrong.
+
+    One that says it is the key's own and is not, or is and says otherwise, is a fault beside any number of right ones.
+    """
+    mine, ours = key_id(anchor.key), False
+    for signature in seal.by_keys:
+        envelope, file = signature.envelope, signature.file
+        if _verifies(envelope, anchor):
+            ours = True
+            if envelope.hint != mine:
+                yield found("signature.hint-mismatch", file=file, expected=mine, actual=envelope.hint)
+        elif envelope.hint == mine:
+            ours = True  # told as what it is, and not once more as nobody's
+            yield found("signature.invalid", file=file, expected=f"a signature by key {mine}")
+    if ours:
+        return
+    if not seal.by_keys:
+        yield found("signature.not-by-key", file=layout.SEAL, pointer="/verificationMaterial")
+        return
+    hints = ", ".join(f"key {signature.envelope.hint}" for signature in seal.by_keys)
+    yield found("signature.key-mismatch", file=seal.by_keys[0].file, expected=f"key {mine}", actual=hints)
 
 
 def _by_policy(seal: Seal, anchor: PolicyAnchor) -> Vouched:

@@ -29,6 +29,7 @@ from mint2m_verify.file_hash import (
     hash_file,
     unchanged,
 )
+from mint2m_verify.files import TENSORS, too_large
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.hash_journal import HashJournal
 from mint2m_verify.statement import path_fault
@@ -177,8 +178,11 @@ class _Reader:
             result = future.result()
             if isinstance(result, Finding):
                 self._findings.append(result)
-            else:
-                files.append(result)
+                continue
+            files.append(result)
+            limit = self._keep(result.path)
+            if limit and result.raw is None:
+                self._findings.append(too_large(result.path, limit, result.entry.size))
         files.sort(key=lambda file: file.path)
         return Snapshot(
             files=tuple(files), findings=tuple(sorted(self._findings, key=lambda fault: (fault.file or "", fault.id)))
@@ -338,11 +342,10 @@ def _nobody(_count: int) -> None:
 
 def _read_file(descriptor: int, path: str, *, limit: int, work: Work, chunks: bool) -> ReadFile | Finding:
     before = os.fstat(descriptor)
-    if not limit:
+    if limit and before.st_size > limit and not path.endswith(TENSORS):
+        return too_large(path, limit, before.st_size)
+    if not limit or before.st_size > limit:  # tensors that are too large to be kept are hashed all the same
         return _read_as(descriptor, path, before, hash_file(descriptor, before, work, chunks=chunks))
-    if before.st_size > limit:
-        actual = f"{before.st_size} bytes"
-        return found("file.too-large", file=path, expected=f"at most {limit} bytes", actual=actual)
     with os.fdopen(descriptor, "rb", closefd=False) as stream:
         raw = stream.read(limit + 1)
     whole, pieces = hash_bytes(raw)

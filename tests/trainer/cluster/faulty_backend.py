@@ -7,35 +7,13 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from mint2m_trainer.faults import InputError
-from mint2m_verify.documents.inputs import Rollout, RunProfile
+from mint2m_trainer.rank_inputs import RankInputs
 from mint2m_verify.documents.records import PhaseEvidence
 from mint2m_verify.phases import expected_phases
 
 PHASE, FAULT = "FAULT_IN_PHASE", "FAULT_KIND"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankInputs:
-    """The members that the rank actor gives to any backend."""
-
-    rank: int
-    world_size: int
-    master_address: str
-    master_port: int
-    run_dir: Path
-    snapshot: Path
-    adapter: Path | None
-    profile: RunProfile
-    rollout: Rollout
-    plan_sha256: str
-    execution_id: str
-    image_digest: str | None
-    progress: Path | None = None
-    moments: Path | None = None
-    steps_before: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

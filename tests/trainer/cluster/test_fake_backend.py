@@ -15,9 +15,9 @@ import torch
 
 from mint2m_trainer.cluster.journal import read
 from mint2m_trainer.deployments import PACKAGED, packaged_profile
-from mint2m_trainer.instruments.fake_backend import VOCABULARY, FakeUpdate, Lifecycle, RankInputs
+from mint2m_trainer.instruments.fake_backend import VOCABULARY, FakeUpdate, Lifecycle
 from mint2m_trainer.instruments.faults import InstrumentError
-from mint2m_trainer.update import RankInputs as RealInputs
+from mint2m_trainer.rank_inputs import RankInputs
 from mint2m_verify import phases, schema
 from mint2m_verify.documents import Rollout, RunProfile
 
@@ -131,11 +131,6 @@ def test_after_a_failure_or_close_no_phase_runs(monkeypatch: pytest.MonkeyPatch)
     closed.close()
     with pytest.raises(InstrumentError):
         closed.run(phases.BIND)
-
-
-def test_it_takes_what_the_rank_actor_gives_to_the_real_one() -> None:
-    """The real one has two members more, which only parity and instruments use and which have defaults."""
-    assert set(RankInputs.__dataclass_fields__) == set(RealInputs.__dataclass_fields__) - {"baseline", "instruments"}
 
 
 def test_its_evidence_is_what_no_schema_allows_and_lacks_what_an_update_must_have() -> None:

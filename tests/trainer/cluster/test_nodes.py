@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mint2m_trainer.cluster.nodes import bundle_resources, check_nodes, live_nodes
+from mint2m_verify import claim_scopes
 from mint2m_verify.deployment_files import gather
 from mint2m_verify.documents.inputs import Image
 from mint2m_verify.documents.plan import Plan
@@ -19,8 +20,9 @@ IMAGE = "mint2m_image_" + "ab" * 32
 
 
 @pytest.fixture
-def plan(tmp_path: Path, tiny_deployment: Callable[..., Path]) -> Plan:
-    """Two nodes of two accelerators, with an image."""
+def plan(tmp_path: Path, tiny_deployment: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """Two nodes of two accelerators, with an image; the class is four of eight."""
+    monkeypatch.setitem(claim_scopes.PLACEMENTS, "h20-4x8", (2, 2))
     inputs = gather(tiny_deployment(tmp_path / "run")).inputs
     assert inputs is not None
     deployment = replace(

@@ -14,20 +14,31 @@ from safetensors.torch import load_file, save_file
 
 from mint2m.__main__ import run as command_line
 from mint2m_trainer.parity_export import Constants, export_inputs, run_local
+from mint2m_trainer.update import RankInputs
 
 EXPERT = "model.layers.2.mlp.experts.5.down_proj.weight"
 
 
-def watched(oracle: Path, snapshot: Path, folder: Path, *, ranks: int) -> Path:
-    """One update of `snapshot`; its instruments' files are in the returned directory."""
+def given(oracle: Path, snapshot: Path, folder: Path, *, ranks: int) -> RankInputs:
+    """A watched update of `snapshot`; its instruments' files go to `folder`."""
     run_dir = folder / "run"
     run_dir.mkdir(parents=True)
     inputs = export_inputs(
         snapshot, oracle / "adapter", oracle / "rollout.json", "ratio1", "exact", ranks, "float32", run_dir,
         Constants(chunk_tokens=50),
     )  # fmt: skip
-    run_local(replace(inputs, instruments=folder))
-    return folder
+    return replace(inputs, instruments=folder)
+
+
+@pytest.fixture
+def watched(updated: Callable[[RankInputs], Any]) -> Callable[..., Path]:
+    """Runs what is `given` and returns the directory of its instruments' files."""
+
+    def run(oracle: Path, snapshot: Path, folder: Path, *, ranks: int) -> Path:
+        updated(given(oracle, snapshot, folder, ranks=ranks))
+        return folder
+
+    return run
 
 
 def perturbed(oracle: Path, place: Path, name: str) -> Path:
@@ -50,11 +61,13 @@ def compare(*words: object) -> tuple[int, dict[str, Any]]:
 def plain(shared: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A watched update of the oracle's own model on one rank."""
     oracle = shared("oracle") / "indexshare"
-    return watched(oracle, oracle / "snapshot", tmp_path_factory.mktemp("traces") / "plain", ranks=1)
+    folder = tmp_path_factory.mktemp("traces") / "plain"
+    run_local(given(oracle, oracle / "snapshot", folder, ranks=1))
+    return folder
 
 
 def test_a_perturbed_expert_is_found_in_its_layer_and_on_its_rank(
-    shared: Callable[[str], Path], plain: Path, tmp_path: Path
+    shared: Callable[[str], Path], watched: Callable[..., Path], plain: Path, tmp_path: Path
 ) -> None:
     oracle = shared("oracle") / "indexshare"
     other = watched(oracle, perturbed(oracle, tmp_path / "snapshot", EXPERT), tmp_path / "other", ranks=2)
@@ -68,7 +81,9 @@ def test_a_perturbed_expert_is_found_in_its_layer_and_on_its_rank(
     assert finding["actual"].startswith(("rank 0: ", "rank 1: ", "ranks 0, 1: "))
 
 
-def test_two_layouts_of_one_model_part_nowhere(shared: Callable[[str], Path], plain: Path, tmp_path: Path) -> None:
+def test_two_layouts_of_one_model_part_nowhere(
+    shared: Callable[[str], Path], watched: Callable[..., Path], plain: Path, tmp_path: Path
+) -> None:
     oracle = shared("oracle") / "indexshare"
     two = watched(oracle, oracle / "snapshot", tmp_path / "two", ranks=2)
     code, report = compare(plain, two)

@@ -18,6 +18,7 @@ from mint2m_trainer.contract.positions import LongPositions, PositionsError, of_
 from mint2m_trainer.model.position import inverse_frequencies
 from mint2m_trainer.model.spec import parse_spec, read_spec
 from mint2m_trainer.parity_export import Constants, export_inputs, run_local
+from mint2m_trainer.update import RankInputs
 from mint2m_verify import documents, layout
 from mint2m_verify.deployment_checks import _positions
 from mint2m_verify.documents.inputs import LongPositions as Asked
@@ -51,7 +52,7 @@ def native(oracle: Path, place: Path) -> Path:
     return place
 
 
-def update(oracle: Path, snapshot: Path, run_dir: Path, positions: Asked | None) -> documents.Scores:
+def given(oracle: Path, snapshot: Path, run_dir: Path, positions: Asked | None) -> RankInputs:
     run_dir.mkdir()
     inputs = export_inputs(
         snapshot, oracle / "adapter", oracle / "rollout.json", "ratio1", "exact", 1, "float32", run_dir,
@@ -59,13 +60,16 @@ def update(oracle: Path, snapshot: Path, run_dir: Path, positions: Asked | None)
     )  # fmt: skip
     profile = replace(inputs.profile, model=replace(inputs.profile.model, positions=positions))
     assert documents.RunProfile.parse(profile.encode(), file="profile.json") == profile
-    run_local(replace(inputs, profile=profile))
-    return documents.Scores.parse((run_dir / layout.SCORES).read_bytes(), file="scores")
+    return replace(inputs, profile=profile)
 
 
 def test_a_profile_that_asks_gets_the_oracles_numbers_and_one_that_does_not_gets_others(
-    shared: Callable[[str], Path], tmp_path: Path
+    shared: Callable[[str], Path], tmp_path: Path, updated: Callable[[RankInputs], Any]
 ) -> None:
+    def update(oracle: Path, snapshot: Path, run_dir: Path, positions: Asked | None) -> documents.Scores:
+        updated(given(oracle, snapshot, run_dir, positions))
+        return documents.Scores.parse((run_dir / layout.SCORES).read_bytes(), file="scores")
+
     oracle = shared("oracle") / "yarn"
     plain = native(oracle, tmp_path / "native")
     expected = load_file(oracle / "expected.safetensors")
@@ -166,6 +170,6 @@ def test_a_checkpoint_that_is_stretched_already_or_of_another_length_is_refused(
     with pytest.raises(PositionsError, match="/max_position_embeddings"):
         read_spec(oracle / "snapshot", positions)
     with pytest.raises(FindingError) as caught:
-        update(oracle, oracle / "snapshot", tmp_path / "twice", asked())
+        run_local(given(oracle, oracle / "snapshot", tmp_path / "twice", asked()))
     assert caught.value.finding.id == "rank.input-refused"
     assert "/max_position_embeddings" in (caught.value.finding.actual or "")

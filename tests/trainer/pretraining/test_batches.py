@@ -142,22 +142,35 @@ def test_the_indexer_is_held_against_the_weights_of_attention(model: PrefixModel
     assert taught and all(".indexer." in name for name in taught)
 
 
-def test_the_same_seed_leaves_the_same_bytes_and_only_the_seed_decides(tmp_path: Path) -> None:
-    def made(name: str, seed: int) -> dict[str, str]:
-        request = PretrainRequest(output=tmp_path / name, seed=seed, steps=2, texts=TEXTS, config=None)
-        trained = pretrain(request)
-        assert trained.manifest.file_count == len(list((tmp_path / name).iterdir()))
-        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (tmp_path / name).iterdir()}
-
-    first = made("one", 3)
-    assert made("two", 3) == first
-    assert made("three", 4) != first
+#: Texts that are long enough to be learned from, and no longer.
+FEW = Texts(short=48, long=128, count=1, sure=0.4)
 
 
-def test_what_was_trained_is_what_transformers_loads(tmp_path: Path) -> None:
+def trained(place: Path, seed: int) -> dict[str, str]:
+    """Digests of what two steps from this seed leave."""
+    result = pretrain(PretrainRequest(output=place, seed=seed, steps=2, texts=FEW, config=None))
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in place.iterdir()}
+    assert result.manifest.file_count == len(digests)
+    return digests
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A snapshot that was trained from seed 3, and its digests."""
+    place = tmp_path_factory.mktemp("trained") / "model"
+    return place, trained(place, 3)
+
+
+def test_the_same_seed_leaves_the_same_bytes_and_only_the_seed_decides(
+    first: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    assert trained(tmp_path / "two", 3) == first[1]
+    assert trained(tmp_path / "three", 4) != first[1]
+
+
+def test_what_was_trained_is_what_transformers_loads(first: tuple[Path, dict[str, str]]) -> None:
     transformers = pytest.importorskip("transformers")
-    pretrain(PretrainRequest(output=tmp_path / "m", seed=3, steps=1, texts=TEXTS, config=None))
     _, info = transformers.GlmMoeDsaForCausalLM.from_pretrained(
-        tmp_path / "m", output_loading_info=True, attn_implementation="eager"
+        first[0], output_loading_info=True, attn_implementation="eager"
     )
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]

@@ -19,7 +19,7 @@ from mint2m_trainer.resume.faults import OtherProgressError
 from mint2m_trainer.update import PhaseOutcome, RankInputs, Update, UpdateError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from test_update import GRPO, profile, recorded, rollout
+from update_kit import GRPO, profile, rank_inputs, recorded, rollout
 
 #: 20 rows before the last prompt token, in chunks of 8.
 CHUNKS, ROWS = 3, 20
@@ -40,22 +40,9 @@ def inputs(tmp_path: Path, small_snapshot: Path, free_port: Callable[[], int]) -
     numbers: Iterator[int] = iter(range(100))
 
     def make(**change: Any) -> RankInputs:
-        base = RankInputs(
-            rank=0,
-            world_size=1,
-            master_address="127.0.0.1",
-            master_port=free_port(),
-            run_dir=tmp_path / f"run-{next(numbers)}",
-            snapshot=small_snapshot,
-            adapter=None,
-            profile=profile(),
-            rollout=rollout(),
-            plan_sha256="ab" * 32,
-            execution_id="cd" * 32,
-            image_digest=None,
-            progress=tmp_path / "kept",
-        )
-        return replace(base, **change)
+        place = tmp_path / f"run-{next(numbers)}"
+        kept = {"progress": tmp_path / "kept", **change}
+        return rank_inputs(place, small_snapshot, free_port(), **kept)
 
     return make
 

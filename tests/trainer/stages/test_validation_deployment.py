@@ -136,6 +136,7 @@ CHANGES: Mapping[str, tuple[Callable[[Path], object], list[tuple[str, str | None
         [
             ("image.missing", None),
             ("runtime-lock.missing", None),
+            ("topology.not-of-class", None),
             ("fixture-set.wrong-length", "parity-32k"),
             ("fixture-set.wrong-length", "parity-64k"),
             ("sbom.missing", None),

@@ -135,6 +135,40 @@ def _(run: Run) -> None:
     cosigned(run, SECOND, "stranger")
 
 
+#: For the auditor who has the key of whoever co-signed.
+BY_COSIGNER = ("verify", "run", "{run}", "--key", "{keys}/release-p256.pub")
+
+
+@vector("right-key-of-a-cosignature", "The key is the co-signer's.", None, command=BY_COSIGNER, exit=0)
+def _(run: Run) -> None:
+    cosigned(run, SECOND, "stranger")
+    cosigned(run, THIRD, "release-p256")
+
+
+@vector(
+    "right-key-beside-a-logged-seal",
+    "The key is the co-signer's; the seal itself has a log entry, which no key can judge.",
+    None,
+    base=ONE,
+    command=("verify", "run", "{run}", "--key", "{keys}/release.pub"),
+    exit=0,
+)
+def _(run: Run) -> None:
+    run.files[SEAL] = witnessed("logged")
+    cosigned(run, SECOND, "release")
+
+
+@vector(
+    "key-of-no-signature",
+    "Neither the seal nor its co-signature is by the key.",
+    "signature.key-mismatch",
+    command=BY_COSIGNER,
+    exit=4,
+)
+def _(run: Run) -> None:
+    cosigned(run, SECOND, "stranger")
+
+
 for word, arguments in (
     ("receipt", ("{run}/receipt.json",)),
     ("checkpoint", ("{run}/checkpoint",)),
@@ -266,9 +300,23 @@ def _(run: Run) -> None:
 )
 def _(run: Run) -> None:
     bring(run, two())
+    run.files[SECOND] = _forged()
+
+
+@vector(
+    "cosignature-forged-under-a-key",
+    "A co-signature under the name of the auditor's key, which made the seal and not this.",
+    "signature.invalid",
+)
+def _(run: Run) -> None:
+    run.files[SECOND] = _forged("release")
+
+
+def _forged(key: str = "release-p256") -> bytes:
+    """A stranger's signature under the name of a key."""
     forged = bundle(payload_of("run"), load_key("stranger"))
-    forged["verificationMaterial"] = bundle(payload_of("run"), load_key("release-p256"))["verificationMaterial"]
-    run.files[SECOND] = rfc8785.dumps(forged)
+    forged["verificationMaterial"] = bundle(payload_of("run"), load_key(key))["verificationMaterial"]
+    return rfc8785.dumps(forged)
 
 
 @vector("cosignature-in-tenth-place", "A co-signature in a place that none has.", "tree.file-unlisted", command=VERIFY)

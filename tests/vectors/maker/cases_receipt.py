@@ -9,6 +9,7 @@ from maker.case import vector
 from maker.forge import AFTER, BEFORE, DEPLOYMENT, GRADIENT, SESSIONS, TREES, Run, read_base, sha256, tree_root
 
 ONE = "run-one-rank"
+PROFILE = "inputs/profile.json"
 
 
 def receipt(run: Run, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -46,9 +47,29 @@ def _(run: Run) -> None:
     receipt(run, lambda made: made.update(claim_scope="2m_execution_only_not_numerical_correctness"))
 
 
-@vector("run-short-for-its-scope", "880 tokens on two ranks, as the cluster class's execution.", "binding.plan-differs")
+@vector(
+    "run-short-for-its-scope",
+    "880 tokens on two ranks, as the cluster class's execution.",
+    "binding.plan-differs",
+    also=("binding.class-placement",),
+)
 def _(run: Run) -> None:
-    scope = {"hardware_class": "h20-4x8", "claim_scope": "2m_execution_only_not_numerical_correctness"}
+    _lift(run, "2m_execution_only_not_numerical_correctness")
+
+
+@vector(
+    "rehearsal-on-one-node-of-two",
+    "A rehearsal of the cluster class on one node with two accelerators.",
+    "binding.class-placement",
+)
+def _(run: Run) -> None:
+    run.edit(PROFILE, lambda made: made.update(rehearses={"profile_sha256": "7a" * 32, "prompt_tokens": 2_097_152}))
+    _lift(run, "topology_rehearsal")
+
+
+def _lift(run: Run, claim_scope: str) -> None:
+    """Lift a run into the cluster class in every document that says its class or follows from it."""
+    scope = {"hardware_class": "h20-4x8", "claim_scope": claim_scope}
     digest = "5d" * 32
     image, resource = f"sha256:{digest}", f"mint2m_image_{digest}"
     run.edit(DEPLOYMENT, lambda value: value.update(hardware_class="h20-4x8", image={"name": "site", "digest": image}))

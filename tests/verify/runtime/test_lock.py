@@ -17,11 +17,19 @@ import pytest
 from packaging.requirements import Requirement
 
 from mint2m.__main__ import run as command_line
+from mint2m_verify.documents.inputs import Package
 from mint2m_verify.documents.runtime import Drivers, LockedWheel, RuntimeLock, SystemPackage
 from mint2m_verify.finding import FindingError
 from mint2m_verify.runtime.hashes import read_hashes
-from mint2m_verify.runtime.lock import check_environment, check_identity, read_lock, requirements, resolved
-from mint2m_verify.runtime_identity import observe
+from mint2m_verify.runtime.lock import (
+    check_environment,
+    check_identity,
+    not_locked,
+    read_lock,
+    requirements,
+    resolved,
+)
+from mint2m_verify.runtime_identity import installed_packages, observe
 
 _SPEC = importlib.util.spec_from_file_location("mint2m_test_papers_of_locks", Path(__file__).with_name("papers_kit.py"))
 assert _SPEC is not None and _SPEC.loader is not None
@@ -110,6 +118,22 @@ def test_each_class_of_hardware_runs_one_environment() -> None:
     lock = resolved(lock_of_this().encode(), file="lock")
     assert list(check_environment(lock, "reference-cpu")) == []
     assert [fault.id for fault in check_environment(lock, "h20-4x8")] == ["runtime-lock.environment-mismatch"]
+
+
+def test_what_is_installed_beside_the_lock_is_named_and_the_installers_are_not() -> None:
+    lock = resolved(lock_of_this().encode(), file="lock")
+    wheels = [Package(name=wheel.name, version=wheel.version) for wheel in lock.document.wheels]
+    assert list(not_locked(lock, wheels, file="identity")) == []
+    beside = Package(name="sitecustomized", version="1")
+    (fault,) = not_locked(lock, [*wheels, beside], file="identity")
+    assert (fault.id, fault.expected, fault.actual) == (
+        "runtime-identity.not-locked",
+        "sitecustomized not there",
+        "sitecustomized 1",
+    )
+    here = {package.name for package in installed_packages()}
+    assert {"numpy", "jsonschema", "mint2m"} <= here
+    assert not here & {"pip", "setuptools", "wheel"}
 
 
 def test_what_is_installed_must_be_what_is_locked() -> None:

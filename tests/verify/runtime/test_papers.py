@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,6 +19,7 @@ from mint2m_verify.doctor import examine, examine_run
 from mint2m_verify.documents.runtime import SystemPackage
 from mint2m_verify.runtime.lock import resolved
 from mint2m_verify.runtime.sbom import check_sbom, make_sbom
+from mint2m_verify.runtime_identity import observe
 
 _SPEC = importlib.util.spec_from_file_location("mint2m_test_papers", Path(__file__).with_name("papers_kit.py"))
 assert _SPEC is not None and _SPEC.loader is not None
@@ -137,6 +139,25 @@ def test_a_package_that_drifted_from_the_lock_blocks(site: Site) -> None:
     site.change("runtime-lock.json", lambda d: d["wheels"][0].update(version="0.0.1"))
     ids = [id for id, _ in blockers(site)]
     assert "runtime-identity.not-locked" in ids
+
+
+def test_what_is_installed_beside_the_lock_blocks_a_cluster_class_and_is_counted_elsewhere(site: Site) -> None:
+    """This environment has pytest, which the lock does not name."""
+    (row,) = [
+        row
+        for row in examine_run(site.deployment, profile=None, output=None).doctor.checks
+        if row.id == "runtime-identity"
+    ]
+    assert re.search(r", [1-9]\d* packages beside the lock$", row.actual or "")
+    site.file("runtime-identity.json").write_bytes(observe(image_digest=kit.IMAGE.digest).encode())
+    cluster = {"hardware_class": "h20-4x8", "runtime_identity": "runtime-identity.json"}
+    site.change(site.deployment.name, lambda d: d.update(cluster))
+    told = [
+        finding.actual
+        for finding in examine_run(site.deployment, profile=None, output=None).findings
+        if finding.id == "runtime-identity.not-locked"
+    ]
+    assert any(actual is not None and actual.startswith("pytest ") for actual in told)
 
 
 def test_a_cluster_class_needs_every_paper(tmp_path: Path) -> None:

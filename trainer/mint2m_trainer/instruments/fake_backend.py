@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -24,34 +23,14 @@ from mint2m_trainer.instruments.faults import InstrumentError
 from mint2m_trainer.instruments.probe import GradientProbe, probe_gradient
 from mint2m_trainer.prefix.layout import Layout
 from mint2m_trainer.prefix.store import ChunkRows, MemoryRowStore, PageShape
+from mint2m_trainer.rank_inputs import RankInputs
 from mint2m_verify import phases
-from mint2m_verify.documents import PhaseEvidence, Rollout, RunProfile
+from mint2m_verify.documents import PhaseEvidence
 
 BACKEND = "fake"
 VOCABULARY, WIDTH, LAYERS = 32, 4, 2
 
 Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankInputs:
-    """What the rank actor gives to any backend; the fake reads rank, sizes, profile and rollout, and keeps nothing."""
-
-    rank: int
-    world_size: int
-    master_address: str
-    master_port: int
-    run_dir: Path
-    snapshot: Path
-    adapter: Path | None
-    profile: RunProfile
-    rollout: Rollout
-    plan_sha256: str
-    execution_id: str
-    image_digest: str | None
-    progress: Path | None = None
-    moments: Path | None = None
-    steps_before: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

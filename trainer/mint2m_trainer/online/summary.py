@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from mint2m_trainer.online.step_numbers import GROUPS, StepNumbers
 from mint2m_verify.documents.training import TrainingPlan
 from mint2m_verify.render.escape import escape
+from mint2m_verify.training.exhibits import step_cells
 
 _HEADS = ("step", "row", "tried", "reward", "tokens", "loss", "KL", "clipped", "gradient norm")
 _NO_EVIDENCE = "For people, and no evidence: nothing signs this file. `mint2m verify training` says what holds."
@@ -49,7 +50,7 @@ def markdown_page(plan: TrainingPlan, steps: Sequence[StepNumbers], *, events: b
     heads = (*_HEADS, *(f"{name}, s" for name in GROUPS))
     lines.append(f"| {' | '.join(heads)} |")
     lines.append(f"|{'---:|' * len(heads)}")
-    lines += [f"| {' | '.join(_row(step))} |" for step in steps]
+    lines += [f"| {' | '.join(step_cells(step.step, step, *step.seconds))} |" for step in steps]
     return "\n".join(lines) + "\n"
 
 
@@ -57,7 +58,10 @@ def html_page(plan: TrainingPlan, steps: Sequence[StepNumbers], *, events: bool)
     """The summary as one page with curves."""
     name = html.escape(escape(plan.name))
     heads = "".join(f'<th scope="col">{html.escape(head)}</th>' for head in (*_HEADS, *(f"{g}, s" for g in GROUPS)))
-    rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in _row(step))}</tr>\n" for step in steps)
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in cells)}</tr>\n"
+        for cells in (step_cells(step.step, step, *step.seconds) for step in steps)
+    )
     notes = [_said(plan, steps), _NO_EVIDENCE, *([] if events else [_WITHOUT_EVENTS])]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
@@ -83,21 +87,6 @@ def _said(plan: TrainingPlan, steps: Sequence[StepNumbers]) -> str:
     return (
         f"{len(steps)} of {plan.steps} steps over {plan.rows} rows, rule {escape(plan.reward_rule)}, "
         f"seed {plan.seed}, moments {plan.moments or 'fresh'}."
-    )
-
-
-def _row(step: StepNumbers) -> tuple[str, ...]:
-    return (
-        str(step.step),
-        str(step.row),
-        str(step.tried),
-        f"{step.reward:+.3f}",
-        f"{step.tokens:.1f}",
-        f"{step.loss:.5f}",
-        "none" if step.kl is None else f"{step.kl:.2e}",
-        f"{step.clipped:.1%}",
-        f"{step.gradient_norm:.4g}",
-        *(f"{value:.1f}" for value in step.seconds),
     )
 
 

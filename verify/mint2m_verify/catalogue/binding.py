@@ -52,6 +52,12 @@ ENTRIES = (
         "another.",
     ),
     _entry(
+        "binding.class-placement",
+        "nodes and accelerators are not those that the hardware class names",
+        "A class is a placement too: h20-4x8 is four nodes of eight. The deployment claims the class with another placement, so\n"
+        "that the run shows nothing about it.",
+    ),
+    _entry(
         "binding.topology",
         "the topology is not one this trainer can run",
         "Context and expert parallelism equal the world size, and tensor and pipeline parallelism are 1. A run under\n"

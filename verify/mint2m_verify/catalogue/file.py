@@ -28,6 +28,16 @@ ENTRIES = (
         explanation="A document longer than the reader's stated limit is refused before it is held in memory.",
     ),
     Entry(
+        id="tensors.too-large",
+        verdict=Verdict.IO_ERROR,
+        message="the file of tensors is larger than is read whole",
+        explanation=(
+            "The verifier holds these tensors in memory to compute with them, 1 GiB of a run's and 16 GiB of a comparison's, and\n"
+            "this file has more. Its bytes may be hashed, its numbers were not looked at: this is a limit here and says nothing\n"
+            "about the evidence."
+        ),
+    ),
+    Entry(
         id="file.unreadable",
         verdict=Verdict.IO_ERROR,
         message="the file cannot be read",

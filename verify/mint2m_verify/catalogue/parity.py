@@ -99,8 +99,8 @@ ENTRIES = (
         message="values that are exactly zero on one side are not zero on the other",
         explanation=(
             "An exact zero means that nothing flowed: an expert without tokens, a projection that was not used. Where only\n"
-            "one side has it, the two sides routed or selected differently. Elements below 2^-23 of their tensor's largest do not\n"
-            "count: rounding alone can leave those."
+            "one side has it, the two sides routed or selected differently. Elements below 2^-23 of their tensor's largest (2^-52\n"
+            "where both sides are float64) do not count: rounding alone can leave those."
         ),
     ),
     Entry(

@@ -99,6 +99,12 @@ ENTRIES = (
         "Each accelerator of each node gets exactly one rank, so the product is the world size.",
     ),
     _blocked(
+        "topology.not-of-class",
+        "nodes and accelerators are not those that the hardware class names",
+        "A class is a placement too: h20-4x8 is four nodes of eight. Evidence of another one would carry the class's name and show\n"
+        "nothing about it. A smaller cluster has no class of its own here; reference-cpu is any machine.",
+    ),
+    _blocked(
         "topology.not-local",
         "a Ray started for the run has one node, this machine",
         "With ray_address `local` the run starts its own Ray on loopback, so node_ips is exactly 127.0.0.1. Name the address of\n"
@@ -131,6 +137,12 @@ ENTRIES = (
         "model.config-invalid",
         "the snapshot's config.json is not understood",
         "The memory plan needs the numbers in it, and the trainer would refuse it for the same reason.",
+    ),
+    _blocked(
+        "model.type-unsupported",
+        "the model is of a kind that is not trained here",
+        "The trainer computes GLM-MoE-DSA exactly and nothing else; `model_type` in the snapshot's config.json says what it is. Another\n"
+        "architecture with the same sizes would pass every plan and be another function.",
     ),
     _blocked(
         "optimizer.moments-refused",

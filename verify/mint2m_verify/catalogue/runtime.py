@@ -57,7 +57,7 @@ ENTRIES = (
         "runtime-identity.not-locked",
         "what is installed is not what was locked",
         "Interpreter and every package of the runtime identity have the versions of the lock, and every locked wheel is installed\n"
-        "in its version. Ranks compare themselves with the identity, so none of them runs anything else.",
+        "in its version; on a cluster class nothing else is, but pip, setuptools and wheel. Ranks compare themselves with the identity, so none of them runs anything else.",
         "run the image that was built from this lock",
     ),
     _blocked(

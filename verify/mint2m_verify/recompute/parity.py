@@ -26,8 +26,8 @@ Array = npt.NDArray[np.floating]
 #: A set whose norm is below this part of the whole gradient's has no relative figure worth a gate.
 NEGLIGIBLE = 1e-6
 
-#: Part of a tensor's largest element that float32 rounding leaves where a sum cancels.
-ROUNDING = 2.0**-23
+#: Part of a tensor's largest element that rounding leaves where a sum cancels: in float64, and in anything coarser.
+ROUNDING_64, ROUNDING = 2.0**-52, 2.0**-23
 
 
 class Family(enum.StrEnum):
@@ -87,7 +87,7 @@ class Distance:
     """Figures over one set of tensors.
 
     `cosine` is None where a side is zero throughout. `zero_mask` counts elements that are zero on one side only, and on
-    the other more than `ROUNDING` of the tensor's largest.
+    the other more than `rounding` of the tensor's largest.
     """
 
     tensors: int
@@ -275,6 +275,7 @@ class _Sums:
 
 
 def _sums(reference: Array, candidate: Array) -> _Sums:
+    allowed = rounding(reference.dtype, candidate.dtype)
     r, c = reference.astype(np.float64).ravel(), candidate.astype(np.float64).ravel()
     with np.errstate(invalid="ignore", over="ignore"):  # what is not finite has a finding of its own
         difference = c - r
@@ -285,18 +286,23 @@ def _sums(reference: Array, candidate: Array) -> _Sums:
             product=float(r @ c),
             difference_square=float(difference @ difference),
             max_abs=float(np.abs(difference).max(initial=0.0)),
-            zero_mask=_zero_on_one_side(r, c),
+            zero_mask=_zero_on_one_side(r, c, allowed),
         )
 
 
-def _zero_on_one_side(r: Array, c: Array) -> int:
+def rounding(reference: np.dtype[np.floating], candidate: np.dtype[np.floating]) -> float:
+    """What part of a tensor's largest element may stand against a zero: float64's own only where both sides have it."""
+    return ROUNDING_64 if reference == candidate == np.float64 else ROUNDING
+
+
+def _zero_on_one_side(r: Array, c: Array, allowed: float) -> int:
     """How many elements are exactly zero on one side and more than rounding on the other.
 
     Two orders of summation may cancel to zero in one and to a last bit in the other, which happens to one element in
     some tens of millions; nothing that did not flow leaves so little.
     """
     size = np.maximum(np.abs(r), np.abs(c))
-    return int((((r == 0) != (c == 0)) & ~(size <= ROUNDING * size.max(initial=0.0))).sum())
+    return int((((r == 0) != (c == 0)) & ~(size <= allowed * size.max(initial=0.0))).sum())
 
 
 def _distance(parts: Iterable[_Sums]) -> Distance:

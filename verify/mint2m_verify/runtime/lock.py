@@ -7,13 +7,13 @@ member by member, and nothing is downloaded, built or started by it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from mint2m_verify import schema
 from mint2m_verify.canonical import parse, sha256_hex
 from mint2m_verify.documents.base import decode
-from mint2m_verify.documents.inputs import HardwareClass, RuntimeIdentity
+from mint2m_verify.documents.inputs import HardwareClass, Package, RuntimeIdentity
 from mint2m_verify.documents.runtime import Environment, RuntimeLock
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.runtime.digests import placeholders, without_placeholders
@@ -133,6 +133,15 @@ def check_identity(
                 expected=f"{name} {version}",
                 actual=f"{name} {here or 'not installed'}",
             )
+
+
+def not_locked(lock: ReadLock, installed: Iterable[Package], *, file: str) -> Iterator[Finding]:
+    """What is installed where this is asked and stands in no wheel of the lock: it could take part in anything."""
+    locked = {wheel.name for wheel in lock.document.wheels}
+    for package in installed:
+        if package.name not in locked:
+            actual = f"{package.name} {package.version}"
+            yield found("runtime-identity.not-locked", file=file, expected=f"{package.name} not there", actual=actual)
 
 
 def requirements(lock: RuntimeLock) -> bytes:

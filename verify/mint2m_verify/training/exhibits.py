@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from mint2m_verify.exhibits import Exhibit, Measure, Measures, Table
 from mint2m_verify.finding import Requirement
@@ -62,7 +63,9 @@ def training_exhibits(steps: Sequence[ShownStep], requirements: Sequence[Require
         return ()
     required = Table(title="Requirements", heads=("required", "found", "standing"), rows=_grouped(requirements))
     lowest = min(step.reward for step in steps)
-    table = Table(title="Steps", heads=_HEADS, rows=tuple(_row(step) for step in steps))
+    table = Table(
+        title="Steps", heads=_HEADS, rows=tuple(step_cells(step.number, step, step.seconds) for step in steps)
+    )
     rewards = Measures(
         title="Mean reward by step",
         note=f"above the lowest, {lowest:+.3f}; of the groups that were trained on",
@@ -90,9 +93,31 @@ def _grouped(requirements: Sequence[Requirement]) -> tuple[tuple[str, ...], ...]
     )
 
 
-def _row(step: ShownStep) -> tuple[str, ...]:
+class StepFigures(Protocol):
+    """The numbers of a step as every table shows them."""
+
+    @property
+    def row(self) -> int: ...
+    @property
+    def tried(self) -> int: ...
+    @property
+    def reward(self) -> float: ...
+    @property
+    def tokens(self) -> float: ...
+    @property
+    def loss(self) -> float: ...
+    @property
+    def kl(self) -> float | None: ...
+    @property
+    def clipped(self) -> float: ...
+    @property
+    def gradient_norm(self) -> float: ...
+
+
+def step_cells(number: int, step: StepFigures, *seconds: float) -> tuple[str, ...]:
+    """A table's row: the step's number, its numbers, and the seconds that parts of it took."""
     return (
-        str(step.number),
+        str(number),
         str(step.row),
         str(step.tried),
         f"{step.reward:+.3f}",
@@ -101,5 +126,5 @@ def _row(step: ShownStep) -> tuple[str, ...]:
         "none" if step.kl is None else f"{step.kl:.2e}",
         f"{step.clipped:.1%}",
         f"{step.gradient_norm:.4g}",
-        f"{step.seconds:.1f}",
+        *(f"{value:.1f}" for value in seconds),
     )
