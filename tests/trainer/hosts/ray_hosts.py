@@ -23,13 +23,15 @@ from typing import Any
 import network
 from network import Host, Network
 
+from mint2m_verify.plan import image_resource
+
 HERE = Path(__file__).resolve().parent
 RAY = Path(sys.executable).with_name("ray")
 PORT = 6379
 
 #: An image that no registry has; each host advertises it and none runs it: the reference class has no containers.
 IMAGE_DIGEST = f"sha256:{hashlib.sha256(b'image').hexdigest()}"
-IMAGE_RESOURCE = "mint2m_image_" + "1a" * 32
+IMAGE_RESOURCE = image_resource(IMAGE_DIGEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
