@@ -22,6 +22,7 @@ from torch import Tensor
 
 from mint2m_trainer import compat, evidence
 from mint2m_trainer.checkpoint import save_checkpoint
+from mint2m_trainer.comm import flight
 from mint2m_trainer.comm.groups import Comm, close_comm, open_comm
 from mint2m_trainer.comm.ledger import Ledger, Position, Tag
 from mint2m_trainer.finite import check_finite
@@ -128,6 +129,10 @@ class Update:
         """The last collective that this rank came to."""
         return self._ledger.position
 
+    def flight(self) -> bytes | None:
+        """The flight record of this rank's collectives; None before its groups are open."""
+        return flight.recorded()
+
     def close(self) -> None:
         """Drop pages and end the process groups; harmless twice."""
         self._failed = True
@@ -176,13 +181,15 @@ class Update:
         ), ()
 
     def _initialize(self, _phase: str, _progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
+        timeouts = self._profile.timeouts_s
         self._comm = open_comm(
             rank=self._inputs.rank,
             world_size=self._inputs.world_size,
             master_address=self._inputs.master_address,
             master_port=self._inputs.master_port,
             ledger=self._ledger,
-            timeout_seconds=self._profile.timeouts_s.phase,
+            # Later than the driver gives up, which knows every late rank; a group that gives up knows a peer at most.
+            timeout_seconds=timeouts.phase + timeouts.cleanup,
         )
         return PhaseEvidence(
             backend=compat.backend(),

@@ -23,9 +23,10 @@ import pytest
 import ray_hosts
 
 from mint2m_trainer.cluster.directory import half_written
+from mint2m_trainer.cluster.flight_record import unfinished
 from mint2m_trainer.cluster.journal import read
 from mint2m_verify.documents import FailedReceipt, TrainingReceipt
-from mint2m_verify.layout import RANK_SESSIONS
+from mint2m_verify.layout import RANK_SESSIONS, rank_flight, rank_log
 
 pytestmark = pytest.mark.ray
 
@@ -265,8 +266,17 @@ def test_a_hung_collective_is_named_with_the_rank_that_holds_it_up(
     )
     assert "; rank 1 went no further than collective " in fault["actual"]
     assert "; rank 0 in collective " in fault["actual"]
-    assert fault["actual"].endswith(")")
-    assert f"({LEDGER[phase]}" in fault["actual"].rpartition("rank 0 in ")[2]
+    by_ledger, _, by_record = fault["actual"].partition("; flight records: ")
+    assert by_ledger.endswith(")")
+    assert f"({LEDGER[phase]}" in by_ledger.rpartition("rank 0 in ")[2]
+    waiting, late = by_record.split("; ")
+    assert waiting.startswith("rank 0 in gloo:all_"), by_record
+    assert waiting.endswith(f"({rank_flight(0)})")
+    assert late == f"rank 1 in none ({rank_flight(1)})"
+    assert unfinished((out / rank_flight(0)).read_bytes()) is not None
+    assert rank_flight(0).rpartition("/")[2] in (out / rank_log(0)).read_text()
+    receipt = FailedReceipt.parse((out / "failed-receipt.json").read_bytes(), file="failed-receipt.json")
+    assert rank_flight(0) in receipt.finding.words
     check_clean(hosts, out)
 
 

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -19,6 +20,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from mint2m_trainer.cluster.coordinator import Coordinator
+from mint2m_trainer.cluster.flight_record import records_of
 from mint2m_trainer.cluster.journal import Journal, resource
 from mint2m_trainer.cluster.messages import FINDING_IDS, Hello, PhaseReply, Progress, RankError, RankTask, Rendezvous
 from mint2m_trainer.cluster.nodes import bundle_resources
@@ -39,6 +41,9 @@ _DEATH_HEARD_S = 30.0
 
 #: Seconds in which the coordinator says where ranks are.
 _ANSWER_S = 5.0
+
+#: Seconds in which late ranks write their flight records; their time is over a moment after the driver's.
+_RECORDED_S = 5.0
 
 #: Environment of every rank. Without the first, torch compiles for 25 s before the first forward on CPU; one thread
 #: a rank, so that two ranks do not fight over cores and results do not depend on a machine's core count.
@@ -64,6 +69,8 @@ class Ranks:
     actor_class: type = RankActor
     #: More environment for every rank.
     environment: Mapping[str, str] = field(default_factory=dict)
+    #: Where late ranks leave their flight records; None where they leave none.
+    run_dir: Path | None = None
     group: PlacementGroup | None = None
     coordinator: Any = None
     actors: list[Any] = field(default_factory=list)
@@ -257,6 +264,9 @@ class Ranks:
             words = ()
         limit = self.plan.timeouts_s.start if phase == "start" else self.plan.timeouts_s.phase
         waiting = f"waiting for ranks {', '.join(map(str, late))}; {diagnosis(late, words)}"
+        if self.run_dir is not None and phase != "start":
+            recorded = records_of(self.run_dir, late, seconds=_RECORDED_S, look=self.check)
+            waiting += f"; flight records: {recorded}" if recorded else "; no flight record"
         return found("rank.late", stage=phase, expected=f"all ranks within {limit} s", actual=waiting)
 
     def _watch(self, watch: Callable[[Progress], None]) -> None:
