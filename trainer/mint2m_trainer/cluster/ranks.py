@@ -150,7 +150,7 @@ class Ranks:
 
     def end(self) -> tuple[OwnedResource, ...]:
         """Kill actors, remove the group, kill the coordinator, and look until each is gone. Returns what stays."""
-        if self.pulse.lost:
+        if not self.pulse.reached():
             return ()  # Ray can neither end an actor now nor say whether one ended; its nodes end by themselves
         deadline = time.monotonic() + self.plan.timeouts_s.cleanup
         remaining = []
@@ -250,7 +250,10 @@ class Ranks:
                     others = {
                         other: rank for other, rank in asked.items() if rank not in answers and other != reference
                     }
-                    raise _dead_before(fault, others, phase) from fault
+                    dead = _dead_before(fault, others, phase)
+                    if dead.finding.id == "rank.died":
+                        self.pulse.confirm(phase)
+                    raise dead from fault
             if watch is not None and waiting:
                 self._watch(watch)
             if waiting and time.monotonic() > deadline:
@@ -286,12 +289,19 @@ class Ranks:
         return self.group is None or placement_group_table(self.group).get("state") == "REMOVED"
 
     def _settle(self, about: OwnedResource, gone: Callable[[], bool], deadline: float) -> list[OwnedResource]:
-        while not gone():
+        while not _surely(gone):
             if time.monotonic() > deadline:
                 return [about]
             time.sleep(_POLL_S)
         self.journal.write("absent", about)
         return []
+
+
+def _surely(gone: Callable[[], bool]) -> bool:
+    try:
+        return gone()
+    except RayError:
+        return False  # Ray cannot say, and its timeout would pass for an error of the disk
 
 
 def actor_absent(name: str, namespace: str) -> bool:
