@@ -121,6 +121,7 @@ class Update:
             collectives=summary.calls,
             ledger_sha256=summary.digest,
             peak_memory_bytes=evidence.peak_memory_bytes(),
+            peak_host_memory_bytes=evidence.peak_host_memory_bytes(),
         )
         self._failed, self._next = False, self._next + 1
         return PhaseOutcome(phase=phase, evidence=seen, files=files)
@@ -247,7 +248,9 @@ class Update:
         policy, comm = _there(self._policy), _there(self._comm)
         mode: Mode = "conventional" if self._inputs.baseline else self._profile.prefix.gradient
         session = self._session = self._new_session(mode, "policy", phase)
+        policy.inner.take_expert_tokens()  # those of the reference
         witness = session.capture(lambda done, total: progress("capture", done, total))
+        routed = policy.inner.take_expert_tokens()
         weights = evidence.weights_sha256(policy.inner)
         if weights != self._base_sha256:
             raise UpdateError("base weights changed between materialize and capture")
@@ -263,6 +266,8 @@ class Update:
             weights_sha256=weights,
             forward_nonce=nonce[0],
             resumed_chunks=_if_any(session.resumed_chunks),
+            # Of some of the prompt they would say nothing about the whole.
+            expert_tokens=None if session.resumed_chunks else routed,
         ), ()
 
     def _score_old(self, _phase: str, progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
