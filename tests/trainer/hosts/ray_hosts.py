@@ -164,7 +164,8 @@ while True:
         break
     time.sleep(0.5)
 print(json.dumps([
-    {"ip": node.node_manager_address, "resources": dict(node.resources_total)} for node in nodes.values()
+    {"ip": node.node_manager_address, "socket": node.raylet_socket_name, "resources": dict(node.resources_total)}
+    for node in nodes.values()
 ]))
 """
 

@@ -114,15 +114,33 @@ def hosts(running: Pair) -> Pair:
     """The shared hosts, whole again whatever the last test did to them."""
     ray = running.ray
     for host in ray.network.hosts:
-        running.ray.network.mend(host)
-    deadline = time.monotonic() + 120
-    while missing := {host.ip for host in ray.network.hosts} - {str(node["ip"]) for node in ray.alive()}:
-        assert time.monotonic() < deadline, missing
-        for host in ray.network.hosts:
-            if host.ip in missing and not network.processes_on(host, "raylet"):
-                ray.start(host, OFFER if host in ray.hosts else NOTHING)
-        ray.alive(at_least=len(ray.network.hosts), patience_s=30)
+        ray.network.mend(host)
+    for host in ray.network.hosts:
+        if not network.processes_on(host, "raylet"):
+            ray.start(host, OFFER if host in ray.hosts else NOTHING)
+    _whole(ray)
     return running
+
+
+def _whole(ray: ray_hosts.RayHosts) -> None:
+    """Wait until Ray's table has one live record a host, of the node that runs there; a dead one's stays a while."""
+    deadline = time.monotonic() + 120
+    while True:
+        records = ray.alive()
+        here = {host.ip: [_words(pid) for pid in network.processes_on(host, "raylet")] for host in ray.network.hosts}
+        named = [node["ip"] for node in records if any(node["socket"] in words for words in here[node["ip"]])]
+        if sorted(here) == sorted(node["ip"] for node in records) == sorted(named):
+            return
+        assert time.monotonic() < deadline, (records, here)
+
+
+def _replace(ray: ray_hosts.RayHosts, host: network.Host, offer: ray_hosts.Offer) -> None:
+    """Another Ray node in the place of the host's."""
+    network.kill(network.processes_on(host, "raylet"))
+    while network.processes_on(host, "raylet"):
+        time.sleep(0.1)
+    ray.start(host, offer)
+    _whole(ray)
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -171,8 +189,13 @@ def check_clean(pair: Pair, root: Path, *, within_s: float = 90) -> None:
 
 
 def _title(pid: int) -> str:
+    return _words(pid).partition("\0")[0]
+
+
+def _words(pid: int) -> str:
+    """A process's command line; empty for one that went."""
     try:
-        return (Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+        return (Path("/proc") / str(pid) / "cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return ""
 
@@ -374,9 +397,7 @@ def test_another_number_of_accelerators_is_refused_before_anything_is_created(
     tmp_path: Path, hosts: Pair, deployment: Callable[..., Path]
 ) -> None:
     host = hosts.ray.hosts[1]
-    network.kill(network.processes_on(host, "raylet"))
-    hosts.ray.start(host, ray_hosts.Offer(cpus=1, accelerators=3))
-    hosts.ray.alive(at_least=3)
+    _replace(hosts.ray, host, ray_hosts.Offer(cpus=1, accelerators=3))
     check_refused(hosts, deployment(tmp_path / "given", hosts.ray), tmp_path / "out", "exactly 1 GPU")
     network.kill(network.processes_on(host, "raylet"))
 
@@ -385,12 +406,8 @@ def test_another_number_of_accelerators_is_refused_before_anything_is_created(
 def test_a_node_that_came_back_leaves_a_stale_record_that_does_not_count(
     tmp_path: Path, hosts: Pair, deployment: Callable[..., Path]
 ) -> None:
-    given, host = deployment(tmp_path / "given", hosts.ray), hosts.ray.hosts[1]
-    network.kill(network.processes_on(host, "raylet"))
-    hosts.ray.start(host, OFFER)
-    deadline = time.monotonic() + 60
-    while sorted(node["ip"] for node in hosts.ray.alive()) != sorted(each.ip for each in hosts.ray.network.hosts):
-        assert time.monotonic() < deadline  # the old record lives until the head has missed its node for a while
+    given = deployment(tmp_path / "given", hosts.ray)
+    _replace(hosts.ray, hosts.ray.hosts[1], OFFER)
     check_accepted(hosts.begin(given, tmp_path / "out", "none", "none"), tmp_path / "out")
 
 
