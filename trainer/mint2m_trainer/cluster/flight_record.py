@@ -23,6 +23,9 @@ from mint2m_verify.finding import FindingError
 #: Longest record that is read; ranks write less.
 _LIMIT_BYTES = 4 << 20
 
+#: Characters of a name in it; torch's are shorter.
+_NAME = 100
+
 #: Seconds for which the end of a phase waits for a record that is being written.
 _WRITTEN_S = 10.0
 
@@ -110,9 +113,9 @@ def unfinished(raw: bytes) -> Unfinished | None:
         first = min(waiting, key=lambda entry: int(entry["record_id"]))
         name, description = first["process_group"]
         return Unfinished(
-            operation=str(first["profiling_name"]),
+            operation=str(first["profiling_name"])[:_NAME],
             number=int(first["collective_seq_id"]),
-            group=str(description or name),
+            group=str(description or name)[:_NAME],
         )
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as fault:
         raise ValueError(f"no flight record: {type(fault).__name__}") from fault
