@@ -319,8 +319,9 @@ def test_clocks_that_are_days_apart_prove_nothing_and_harm_nothing(
     given, out = deployment(tmp_path / "given", hosts.ray), tmp_path / "out"
     check_accepted(hosts.begin(given, out, broken_backend.SKEWED, "grpo-0"), out)
     ranks = json.loads((out / RANK_SESSIONS).read_bytes())["ranks"]
-    began = [rank["phases"][0]["started_at"] for rank in ranks]
-    assert began[1] < began[0], "the wrong clock is in the evidence as it was"
+    bind, initialize = zip(*((rank["phases"][0], rank["phases"][1]) for rank in ranks), strict=True)
+    assert initialize[1]["started_at"] < initialize[0]["started_at"], "the wrong clock is in the evidence as it was"
+    assert bind[1]["ended_at"] < bind[1]["started_at"], "and that it was set back in the middle of a phase"
 
 
 @slow
