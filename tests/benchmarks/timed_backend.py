@@ -62,6 +62,9 @@ class TimedUpdate:
     def position(self) -> Position | None:
         return self._ledger.position
 
+    def flight(self) -> None:
+        """There are no collectives."""
+
     def close(self) -> None:
         """Nothing is held."""
 

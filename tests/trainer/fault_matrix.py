@@ -17,6 +17,11 @@ _ALL = 11  # phases of the exact profile
 FAULTS: Mapping[str, tuple[str, int]] = {
     "test_an_interrupted_run_is_cleaned_up_completely": ("driver killed, or interrupted", 2 * _ALL),
     "test_a_killed_driver_leaves_nothing_in_the_cluster": ("driver killed, operator's cluster", 1),
+    "test_a_driver_killed_between_creating_and_journalling_leaves_nothing": ("driver killed before a journal line", 7),
+    "test_a_driver_killed_before_the_journal_has_an_id_leaves_nothing_in_the_cluster": (
+        "the same, operator's cluster",
+        3,
+    ),
     "test_a_rank_that_is_killed_leaves_the_old_weights_and_a_failed_receipt": ("rank killed", _ALL),
     "test_a_rank_that_goes_wrong_stops_the_run_and_leaves_nothing": ("rank raises, lies, disagrees or hangs", 7),
     "test_a_full_disk_at_the_checkpoint_leaves_the_old_weights_and_a_failed_receipt": ("disk full", 4),

@@ -60,6 +60,13 @@ def weights_witness(model: PrefixModel) -> Callable[[], str]:
 
 def peak_memory_bytes() -> int:
     """High-water mark of this process: device memory with CUDA, resident memory without."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else _resident_bytes()
+
+
+def peak_host_memory_bytes() -> int | None:
+    """High-water mark of this process's resident memory; None without CUDA, where `peak_memory_bytes` is that."""
+    return _resident_bytes() if torch.cuda.is_available() else None
+
+
+def _resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # kibibytes on Linux

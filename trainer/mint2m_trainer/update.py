@@ -22,6 +22,7 @@ from torch import Tensor
 
 from mint2m_trainer import compat, evidence
 from mint2m_trainer.checkpoint import save_checkpoint
+from mint2m_trainer.comm import flight
 from mint2m_trainer.comm.groups import Comm, close_comm, open_comm
 from mint2m_trainer.comm.ledger import Ledger, Position, Tag
 from mint2m_trainer.finite import check_finite
@@ -120,6 +121,7 @@ class Update:
             collectives=summary.calls,
             ledger_sha256=summary.digest,
             peak_memory_bytes=evidence.peak_memory_bytes(),
+            peak_host_memory_bytes=evidence.peak_host_memory_bytes(),
         )
         self._failed, self._next = False, self._next + 1
         return PhaseOutcome(phase=phase, evidence=seen, files=files)
@@ -127,6 +129,10 @@ class Update:
     def position(self) -> Position | None:
         """The last collective that this rank came to."""
         return self._ledger.position
+
+    def flight(self) -> bytes | None:
+        """The flight record of this rank's collectives; None before its groups are open."""
+        return flight.recorded()
 
     def close(self) -> None:
         """Drop pages and end the process groups; harmless twice."""
@@ -176,13 +182,15 @@ class Update:
         ), ()
 
     def _initialize(self, _phase: str, _progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
+        timeouts = self._profile.timeouts_s
         self._comm = open_comm(
             rank=self._inputs.rank,
             world_size=self._inputs.world_size,
             master_address=self._inputs.master_address,
             master_port=self._inputs.master_port,
             ledger=self._ledger,
-            timeout_seconds=self._profile.timeouts_s.phase,
+            # Later than the driver gives up, which knows every late rank; a group that gives up knows a peer at most.
+            timeout_seconds=timeouts.phase + timeouts.cleanup,
         )
         return PhaseEvidence(
             backend=compat.backend(),
@@ -240,7 +248,9 @@ class Update:
         policy, comm = _there(self._policy), _there(self._comm)
         mode: Mode = "conventional" if self._inputs.baseline else self._profile.prefix.gradient
         session = self._session = self._new_session(mode, "policy", phase)
+        policy.inner.take_expert_tokens()  # those of the reference
         witness = session.capture(lambda done, total: progress("capture", done, total))
+        routed = policy.inner.take_expert_tokens()
         weights = evidence.weights_sha256(policy.inner)
         if weights != self._base_sha256:
             raise UpdateError("base weights changed between materialize and capture")
@@ -256,6 +266,8 @@ class Update:
             weights_sha256=weights,
             forward_nonce=nonce[0],
             resumed_chunks=_if_any(session.resumed_chunks),
+            # Of some of the prompt they would say nothing about the whole.
+            expert_tokens=None if session.resumed_chunks else routed,
         ), ()
 
     def _score_old(self, _phase: str, progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:

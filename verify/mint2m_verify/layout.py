@@ -171,6 +171,11 @@ def rank_log(rank: int) -> str:
     return f"logs/rank-{rank:04d}.log"
 
 
+def rank_flight(rank: int) -> str:
+    """Where a rank's flight record lies, if a phase took too long; no run that verifies has one."""
+    return f"logs/rank-{rank:04d}.flight.json"
+
+
 def is_log(path: str) -> bool:
     """Whether `path` is the log of a rank."""
     return _LOG.fullmatch(path) is not None

@@ -18,6 +18,7 @@ from mint2m_verify.exhibits import (
     Placement,
     Timeline,
 )
+from mint2m_verify.expert_load import expert_load
 from mint2m_verify.finding import Finding
 from mint2m_verify.times import parse_time
 
@@ -106,6 +107,14 @@ def _measures(sessions: RankSessions) -> Iterator[Measures]:
             title="Time by phase",
             note="of the slowest rank, by its own clock",
             rows=tuple(Measure(label=phase, value=value, shown=f"{value:.3f} s") for phase, value in slowest.items()),
+        )
+    load = expert_load(sessions)
+    if load is not None:
+        rows = (("busiest expert", float(load.most)), ("mean expert", load.mean))
+        yield Measures(
+            title="Expert load",
+            note=f"tokens of the captured prompt, over all layers, as ranks report; {load}",
+            rows=tuple(Measure(label=label, value=value, shown=f"{value:,.1f}") for label, value in rows),
         )
     peaks: dict[str, int] = {}
     for session in sessions.ranks:

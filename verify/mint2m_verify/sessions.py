@@ -23,6 +23,7 @@ from mint2m_verify.documents import (
     RunProfile,
 )
 from mint2m_verify.documents.records import chain_start
+from mint2m_verify.expert_load import expert_load, miscounted
 from mint2m_verify.finding import Finding, found
 from mint2m_verify.findings import Check, Damage
 from mint2m_verify.memory_plan import held_chunks, held_rows
@@ -155,11 +156,14 @@ def check_counts(sessions: RankSessions, profile: RunProfile) -> Check:
                 yield from _equal(seen.backward_calls, 1, f"{where}/backward_calls", record.phase)
             case _:
                 pass
+    for pointer, expected, actual in miscounted(sessions, profile):
+        yield _fault("session.count-mismatch", pointer, expected, actual, stage=phases.CAPTURE_PREFIX)
     reverse = f", {chunks} prefix backwards" if profile.prefix.gradient == "exact" else ", prefix detached"
-    taken = earlier_work(sessions, profile)
+    taken, load = earlier_work(sessions, profile), expert_load(sessions)
     return (
         f"{profile.group_size} response backwards{reverse}, 1 finalize; steps by rank {', '.join(steps)}"
         f"{'' if taken is None else f'; {taken}'}"
+        f"{'' if load is None else f'; {load}'}"
     )
 
 

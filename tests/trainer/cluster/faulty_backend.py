@@ -61,5 +61,8 @@ class FaultyUpdate:
     def position(self) -> None:
         """In no collective, ever."""
 
+    def flight(self) -> None:
+        """Nor has it a record of any."""
+
     def close(self) -> None:
         """Nothing to close."""

@@ -99,6 +99,45 @@ def test_an_interrupted_run_is_cleaned_up_completely(
     assert (root / "ownership.jsonl").read_bytes() == journal, "a closed journal is never written to"
 
 
+#: The coordinator is the first actor; the ranks' processes are known, and journalled again, when both have answered.
+CREATED = [
+    ("directory", 1),
+    ("process", 1),
+    ("ray", 1),
+    ("actor", 1),
+    ("placement-group", 1),
+    ("actor", 2),
+    ("actor", 4),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "number"), CREATED, ids=lambda value: str(value))
+def test_a_driver_killed_between_creating_and_journalling_leaves_nothing(
+    kind: str, number: int, tmp_path: Path, tiny_profile: Callable[..., Path]
+) -> None:
+    root = tmp_path / "out"
+    command = [sys.executable, str(HERE / "drive_unjournalled.py"), kind, str(number)]
+    command += ["run", "--deployment", "local", "--profile", str(tiny_profile()), "--output", str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stdout
+    ledger = read(root / "ownership.jsonl")
+    named = [event for event in ledger.events if event.resource is not None and event.resource.kind == kind]
+    assert [event.event for event in named].count("created") == number - 1
+    assert kind in {item.kind for item in ledger.owned}, "what was intended is owned, with or without an id"
+
+    report = _cleanup(root)
+    assert report["exit_code"] == 0, report
+    assert not marked(ledger.execution_id)
+    directory = ray_directory(ledger.execution_id)
+    assert _holders(directory) == []
+    assert not directory.exists()
+    after = read(root / "ownership.jsonl")
+    assert after.closed
+    assert not after.owned
+    assert not (root / "receipt.json").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["capture-prefix", "grpo-0", "checkpoint"])
 def test_a_run_whose_own_ray_loses_its_head_says_so_and_leaves_nothing(

@@ -95,6 +95,27 @@ def test_a_killed_driver_leaves_nothing_in_the_cluster(
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
+@pytest.mark.parametrize(("kind", "number"), [("actor", 1), ("placement-group", 1), ("actor", 2)], ids=str)
+def test_a_driver_killed_before_the_journal_has_an_id_leaves_nothing_in_the_cluster(
+    cluster: tuple[str, dict[str, str]], tmp_path: Path, tiny_deployment: Callable[..., Path], kind: str, number: int
+) -> None:
+    """Cleanup deletes nothing by name; it waits for Ray, which ends what a dead driver owned."""
+    address, environment = cluster
+    out = tmp_path / "out"
+    command = [sys.executable, str(HERE / "drive_unjournalled.py"), kind, str(number), "run"]
+    command += ["--deployment", str(_deployment(tiny_deployment, tmp_path, address)), "--output", str(out)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stdout
+    unknown = [item for item in read(out / "ownership.jsonl").owned if item.kind == kind and item.id is None]
+    assert len(unknown) == 1, "created, and only its name is known"
+    words = ("cleanup", "--plan", out / "plan.json", "--ownership", out / "ownership.jsonl", "--format", "json")
+    report = json.loads(_mint2m(environment, *words).stdout)
+    assert report["exit_code"] == 0, report
+    ledger = read(out / "ownership.jsonl")
+    assert ledger.closed
+    assert not ledger.owned
+
+
 def _deployment(make: Callable[..., Path], tmp_path: Path, address: str) -> Path:
     path = make(tmp_path / "prepared")
     value = json.loads(path.read_text())

@@ -96,7 +96,7 @@ def of(answers: Sequence[Answer], journal: Any = None) -> tuple[Ranks, list[str]
         journal=journal,
         local=True,
         check=lambda: None,
-        pulse=SimpleNamespace(check=lambda _stage: None, lost=False),  # type: ignore[arg-type]
+        pulse=SimpleNamespace(check=lambda _stage: None, confirm=lambda _stage: None, reached=lambda: True),  # type: ignore[arg-type]
         coordinator=SimpleNamespace(progress=SimpleNamespace(remote=progress)),
         actors=[actor(f"rank-{n}", answer) for n, answer in enumerate(answers)],
     )

@@ -23,13 +23,15 @@ from typing import Any
 import network
 from network import Host, Network
 
+from mint2m_verify.plan import image_resource
+
 HERE = Path(__file__).resolve().parent
 RAY = Path(sys.executable).with_name("ray")
 PORT = 6379
 
 #: An image that no registry has; each host advertises it and none runs it: the reference class has no containers.
 IMAGE_DIGEST = f"sha256:{hashlib.sha256(b'image').hexdigest()}"
-IMAGE_RESOURCE = "mint2m_image_" + "1a" * 32
+IMAGE_RESOURCE = image_resource(IMAGE_DIGEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +164,8 @@ while True:
         break
     time.sleep(0.5)
 print(json.dumps([
-    {"ip": node.node_manager_address, "resources": dict(node.resources_total)} for node in nodes.values()
+    {"ip": node.node_manager_address, "socket": node.raylet_socket_name, "resources": dict(node.resources_total)}
+    for node in nodes.values()
 ]))
 """
 

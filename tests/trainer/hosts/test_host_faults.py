@@ -23,9 +23,10 @@ import pytest
 import ray_hosts
 
 from mint2m_trainer.cluster.directory import half_written
+from mint2m_trainer.cluster.flight_record import unfinished
 from mint2m_trainer.cluster.journal import read
 from mint2m_verify.documents import FailedReceipt, TrainingReceipt
-from mint2m_verify.layout import RANK_SESSIONS
+from mint2m_verify.layout import RANK_SESSIONS, rank_flight, rank_log
 
 pytestmark = pytest.mark.ray
 
@@ -113,15 +114,33 @@ def hosts(running: Pair) -> Pair:
     """The shared hosts, whole again whatever the last test did to them."""
     ray = running.ray
     for host in ray.network.hosts:
-        running.ray.network.mend(host)
-    deadline = time.monotonic() + 120
-    while missing := {host.ip for host in ray.network.hosts} - {str(node["ip"]) for node in ray.alive()}:
-        assert time.monotonic() < deadline, missing
-        for host in ray.network.hosts:
-            if host.ip in missing and not network.processes_on(host, "raylet"):
-                ray.start(host, OFFER if host in ray.hosts else NOTHING)
-        ray.alive(at_least=len(ray.network.hosts), patience_s=30)
+        ray.network.mend(host)
+    for host in ray.network.hosts:
+        if not network.processes_on(host, "raylet"):
+            ray.start(host, OFFER if host in ray.hosts else NOTHING)
+    _whole(ray)
     return running
+
+
+def _whole(ray: ray_hosts.RayHosts) -> None:
+    """Wait until Ray's table has one live record a host, of the node that runs there; a dead one's stays a while."""
+    deadline = time.monotonic() + 120
+    while True:
+        records = ray.alive()
+        here = {host.ip: [_words(pid) for pid in network.processes_on(host, "raylet")] for host in ray.network.hosts}
+        named = [node["ip"] for node in records if any(node["socket"] in words for words in here[node["ip"]])]
+        if sorted(here) == sorted(node["ip"] for node in records) == sorted(named):
+            return
+        assert time.monotonic() < deadline, (records, here)
+
+
+def _replace(ray: ray_hosts.RayHosts, host: network.Host, offer: ray_hosts.Offer) -> None:
+    """Another Ray node in the place of the host's."""
+    network.kill(network.processes_on(host, "raylet"))
+    while network.processes_on(host, "raylet"):
+        time.sleep(0.1)
+    ray.start(host, offer)
+    _whole(ray)
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -170,8 +189,13 @@ def check_clean(pair: Pair, root: Path, *, within_s: float = 90) -> None:
 
 
 def _title(pid: int) -> str:
+    return _words(pid).partition("\0")[0]
+
+
+def _words(pid: int) -> str:
+    """A process's command line; empty for one that went."""
     try:
-        return (Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+        return (Path("/proc") / str(pid) / "cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return ""
 
@@ -265,8 +289,17 @@ def test_a_hung_collective_is_named_with_the_rank_that_holds_it_up(
     )
     assert "; rank 1 went no further than collective " in fault["actual"]
     assert "; rank 0 in collective " in fault["actual"]
-    assert fault["actual"].endswith(")")
-    assert f"({LEDGER[phase]}" in fault["actual"].rpartition("rank 0 in ")[2]
+    by_ledger, _, by_record = fault["actual"].partition("; flight records: ")
+    assert by_ledger.endswith(")")
+    assert f"({LEDGER[phase]}" in by_ledger.rpartition("rank 0 in ")[2]
+    waiting, late = by_record.split("; ")
+    assert waiting.startswith("rank 0 in gloo:all_"), by_record
+    assert waiting.endswith(f"({rank_flight(0)})")
+    assert late == f"rank 1 in none ({rank_flight(1)})"
+    assert unfinished((out / rank_flight(0)).read_bytes()) is not None
+    assert rank_flight(0).rpartition("/")[2] in (out / rank_log(0)).read_text()
+    receipt = FailedReceipt.parse((out / "failed-receipt.json").read_bytes(), file="failed-receipt.json")
+    assert rank_flight(0) in receipt.finding.words
     check_clean(hosts, out)
 
 
@@ -286,8 +319,9 @@ def test_clocks_that_are_days_apart_prove_nothing_and_harm_nothing(
     given, out = deployment(tmp_path / "given", hosts.ray), tmp_path / "out"
     check_accepted(hosts.begin(given, out, broken_backend.SKEWED, "grpo-0"), out)
     ranks = json.loads((out / RANK_SESSIONS).read_bytes())["ranks"]
-    began = [rank["phases"][0]["started_at"] for rank in ranks]
-    assert began[1] < began[0], "the wrong clock is in the evidence as it was"
+    bind, initialize = zip(*((rank["phases"][0], rank["phases"][1]) for rank in ranks), strict=True)
+    assert initialize[1]["started_at"] < initialize[0]["started_at"], "the wrong clock is in the evidence as it was"
+    assert bind[1]["ended_at"] < bind[1]["started_at"], "and that it was set back in the middle of a phase"
 
 
 @slow
@@ -364,9 +398,7 @@ def test_another_number_of_accelerators_is_refused_before_anything_is_created(
     tmp_path: Path, hosts: Pair, deployment: Callable[..., Path]
 ) -> None:
     host = hosts.ray.hosts[1]
-    network.kill(network.processes_on(host, "raylet"))
-    hosts.ray.start(host, ray_hosts.Offer(cpus=1, accelerators=3))
-    hosts.ray.alive(at_least=3)
+    _replace(hosts.ray, host, ray_hosts.Offer(cpus=1, accelerators=3))
     check_refused(hosts, deployment(tmp_path / "given", hosts.ray), tmp_path / "out", "exactly 1 GPU")
     network.kill(network.processes_on(host, "raylet"))
 
@@ -375,12 +407,8 @@ def test_another_number_of_accelerators_is_refused_before_anything_is_created(
 def test_a_node_that_came_back_leaves_a_stale_record_that_does_not_count(
     tmp_path: Path, hosts: Pair, deployment: Callable[..., Path]
 ) -> None:
-    given, host = deployment(tmp_path / "given", hosts.ray), hosts.ray.hosts[1]
-    network.kill(network.processes_on(host, "raylet"))
-    hosts.ray.start(host, OFFER)
-    deadline = time.monotonic() + 60
-    while sorted(node["ip"] for node in hosts.ray.alive()) != sorted(each.ip for each in hosts.ray.network.hosts):
-        assert time.monotonic() < deadline  # the old record lives until the head has missed its node for a while
+    given = deployment(tmp_path / "given", hosts.ray)
+    _replace(hosts.ray, hosts.ray.hosts[1], OFFER)
     check_accepted(hosts.begin(given, tmp_path / "out", "none", "none"), tmp_path / "out")
 
 

@@ -243,6 +243,7 @@ class _Run:
             local=plan.deployment.ray_address == LOCAL,
             check=self._stop.check,
             pulse=Pulse(self._session.address),
+            run_dir=self._root,
         )
         self._ranks.make([self._task(rank) for rank in range(plan.profile.topology.world_size)])
         self.hellos = self._ranks.hellos

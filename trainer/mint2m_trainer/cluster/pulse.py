@@ -29,24 +29,53 @@ PATIENCE = ("RAY_gcs_rpc_server_reconnect_timeout_s", "600")
 class Pulse:
     """Looks at `address` (HOST:PORT) now and then, as part of the driver's other waiting."""
 
-    def __init__(self, address: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._address, self._clock = address, clock
-        self._answered = self._looked = clock()
+    def __init__(
+        self,
+        address: str,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._address, self._clock, self._sleep = address, clock, sleep
+        self._looked = clock()
+        self._silent: tuple[float, str] | None = None  # since when, and why
         self.lost = False
 
     def check(self, stage: str | None = None) -> None:
         """Raise `FindingError` (`ray.head-lost`) once the head has been silent for too long."""
-        now = self._clock()
-        if now - self._looked < INTERVAL_S:
-            return
-        self._looked = now
-        silent = answer(self._address, ANSWER_S)
-        if silent is None:
-            self._answered = self._clock()
-        elif now - self._answered >= LOST_S:
-            self.lost = True
+        if self._clock() - self._looked >= INTERVAL_S:
+            self._look()
+            self._raise_if_lost(stage)
+
+    def confirm(self, stage: str | None = None) -> None:
+        """Wait until the head answers, or raise as `check` does.
+
+        A lost head takes ranks along, and of those the driver may hear first.
+        """
+        self.reached()
+        self._raise_if_lost(stage)
+
+    def reached(self) -> bool:
+        """Whether the head answers; waits until it does or is lost."""
+        while not self.lost and not self._look():
+            self._sleep(INTERVAL_S)
+        return not self.lost
+
+    def _look(self) -> bool:
+        self._looked = self._clock()
+        why = answer(self._address, ANSWER_S)
+        if why is None:
+            self._silent = None
+            return True
+        since = self._looked if self._silent is None else self._silent[0]
+        self._silent = since, why
+        self.lost = self.lost or self._looked - since >= LOST_S
+        return False
+
+    def _raise_if_lost(self, stage: str | None) -> None:
+        if self.lost and self._silent is not None:
+            since, why = self._silent
             expected = f"the head of the cluster at {self._address} to answer"
-            actual = f"{silent}, for {now - self._answered:.0f} s"
+            actual = f"{why}, for {self._looked - since:.0f} s"
             raise FindingError(found("ray.head-lost", stage=stage, expected=expected, actual=actual))
 
 

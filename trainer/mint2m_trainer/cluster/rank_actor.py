@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import ray
 
 from mint2m_trainer.cluster.directory import hash_written
+from mint2m_trainer.cluster.flight_record import recording
 from mint2m_trainer.cluster.interface import bind_collectives
 from mint2m_trainer.cluster.journal import utc_now
 from mint2m_trainer.cluster.messages import (
@@ -35,7 +36,7 @@ from mint2m_trainer.comm.ledger import Position
 from mint2m_verify.documents.plan import Plan
 from mint2m_verify.documents.records import PhaseEvidence
 from mint2m_verify.files import read_once
-from mint2m_verify.layout import PLAN
+from mint2m_verify.layout import PLAN, rank_flight
 from mint2m_verify.runtime_identity import observe
 from mint2m_verify.source import source_sha256
 
@@ -57,6 +58,7 @@ class Backend(Protocol):
 
     def run(self, phase: str, progress: Callable[[str, int, int], None]) -> PhaseOutcome: ...
     def position(self) -> Position | None: ...
+    def flight(self) -> bytes | None: ...
     def close(self) -> None: ...
 
 
@@ -102,14 +104,16 @@ class RankActor:
         with told_as_rank_error(task.rank, name):
             if self._next >= len(task.phases) or task.phases[self._next] != name:
                 raise RuntimeError(f"asked for {name}, the plan has {task.phases[self._next :][:1]} next")
-            started_at = utc_now()
+            started_at, over = utc_now(), time.monotonic() + task.profile.timeouts_s.phase
             if self._log is None:
                 self._log = RankLog(task.run_dir, task.rank)
             with self._log.around(name):
                 if self._backend is None:
                     self._backend = self._make(rendezvous)
                     self._teller = Teller(task.rank, self._backend.position, self._coordinator)
-                outcome = self._backend.run(name, self._tell(name))
+                place = task.run_dir / rank_flight(task.rank)
+                with recording(place, over - time.monotonic(), self._backend.flight):
+                    outcome = self._backend.run(name, self._tell(name))
             ended_at = utc_now()
             self._next += 1
             return PhaseReply(

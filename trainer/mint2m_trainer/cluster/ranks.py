@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -19,6 +20,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from mint2m_trainer.cluster.coordinator import Coordinator
+from mint2m_trainer.cluster.flight_record import records_of
 from mint2m_trainer.cluster.journal import Journal, resource
 from mint2m_trainer.cluster.messages import FINDING_IDS, Hello, PhaseReply, Progress, RankError, RankTask, Rendezvous
 from mint2m_trainer.cluster.nodes import bundle_resources
@@ -39,6 +41,9 @@ _DEATH_HEARD_S = 30.0
 
 #: Seconds in which the coordinator says where ranks are.
 _ANSWER_S = 5.0
+
+#: Seconds in which late ranks write their flight records; their time is over a moment after the driver's.
+_RECORDED_S = 5.0
 
 #: Environment of every rank. Without the first, torch compiles for 25 s before the first forward on CPU; one thread
 #: a rank, so that two ranks do not fight over cores and results do not depend on a machine's core count.
@@ -64,6 +69,8 @@ class Ranks:
     actor_class: type = RankActor
     #: More environment for every rank.
     environment: Mapping[str, str] = field(default_factory=dict)
+    #: Where late ranks leave their flight records; None where they leave none.
+    run_dir: Path | None = None
     group: PlacementGroup | None = None
     coordinator: Any = None
     actors: list[Any] = field(default_factory=list)
@@ -143,7 +150,7 @@ class Ranks:
 
     def end(self) -> tuple[OwnedResource, ...]:
         """Kill actors, remove the group, kill the coordinator, and look until each is gone. Returns what stays."""
-        if self.pulse.lost:
+        if not self.pulse.reached():
             return ()  # Ray can neither end an actor now nor say whether one ended; its nodes end by themselves
         deadline = time.monotonic() + self.plan.timeouts_s.cleanup
         remaining = []
@@ -243,7 +250,10 @@ class Ranks:
                     others = {
                         other: rank for other, rank in asked.items() if rank not in answers and other != reference
                     }
-                    raise _dead_before(fault, others, phase) from fault
+                    dead = _dead_before(fault, others, phase)
+                    if dead.finding.id == "rank.died":
+                        self.pulse.confirm(phase)
+                    raise dead from fault
             if watch is not None and waiting:
                 self._watch(watch)
             if waiting and time.monotonic() > deadline:
@@ -257,6 +267,9 @@ class Ranks:
             words = ()
         limit = self.plan.timeouts_s.start if phase == "start" else self.plan.timeouts_s.phase
         waiting = f"waiting for ranks {', '.join(map(str, late))}; {diagnosis(late, words)}"
+        if self.run_dir is not None and phase != "start":
+            recorded = records_of(self.run_dir, late, seconds=_RECORDED_S, look=self.check)
+            waiting += f"; flight records: {recorded}" if recorded else "; no flight record"
         return found("rank.late", stage=phase, expected=f"all ranks within {limit} s", actual=waiting)
 
     def _watch(self, watch: Callable[[Progress], None]) -> None:
@@ -276,12 +289,19 @@ class Ranks:
         return self.group is None or placement_group_table(self.group).get("state") == "REMOVED"
 
     def _settle(self, about: OwnedResource, gone: Callable[[], bool], deadline: float) -> list[OwnedResource]:
-        while not gone():
+        while not _surely(gone):
             if time.monotonic() > deadline:
                 return [about]
             time.sleep(_POLL_S)
         self.journal.write("absent", about)
         return []
+
+
+def _surely(gone: Callable[[], bool]) -> bool:
+    try:
+        return gone()
+    except RayError:
+        return False  # Ray cannot say, and its timeout would pass for an error of the disk
 
 
 def actor_absent(name: str, namespace: str) -> bool:

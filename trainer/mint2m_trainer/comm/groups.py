@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from mint2m_trainer import compat  # first: it must precede megatron
+from mint2m_trainer.comm import flight
 from mint2m_trainer.comm.ledger import Ledger, Tag
 from mint2m_trainer.comm.together import together
 
@@ -70,6 +71,7 @@ def open_comm(
     if not 0 <= rank < world_size:
         raise CommError(f"rank {rank} is outside a world of {world_size}")
     compat.make_deterministic()
+    flight.prepare()
     if torch.cuda.is_available():
         torch.cuda.set_device(rank % torch.cuda.device_count())
     dist.init_process_group(

@@ -107,6 +107,9 @@ class FakeUpdate:
         """The last collective that this rank would have come to."""
         return self._ledger.position
 
+    def flight(self) -> None:
+        """There are no collectives."""
+
     def close(self) -> None:
         """Drop everything; harmless twice."""
         self._failed = True

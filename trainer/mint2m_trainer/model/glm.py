@@ -103,6 +103,17 @@ class PrefixModel(GPTModel):
             for adapter in held:
                 adapter.enabled = True
 
+    def take_expert_tokens(self) -> tuple[int, ...] | None:
+        """Choices of this rank's tokens by expert, of all layers together, since this was last asked.
+
+        None where no expert was chosen from: a model without them, or no token since.
+        """
+        routers = [layer.mlp.router for layer in self.decoder.layers if isinstance(layer.mlp, PrefixMoELayer)]
+        counts = [router.chosen_tokens for router in routers if router.chosen_tokens is not None]
+        for router in routers:
+            router.chosen_tokens = None
+        return tuple(torch.stack(counts).sum(0).tolist()) if counts else None
+
     def adapters(self) -> Iterator[Lora]:
         """This rank's adapters, in order of projection."""
         for projection in projections(self, self.spec):

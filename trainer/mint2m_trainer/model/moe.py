@@ -30,6 +30,8 @@ class SigmoidRouter(TopKRouter):
     def bind(self, spec: ModelSpec, seam: Seam) -> None:
         """Attach the model's spec and seam."""
         self._spec, self._seam = spec, seam
+        #: Choices of this rank's tokens by expert, [E] int64, in every forward since it was last set to None.
+        self.chosen_tokens: Tensor | None = None
 
     def routing(self, logits: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Route tokens.
@@ -51,8 +53,10 @@ class SigmoidRouter(TopKRouter):
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
         weights = weights * spec.routed_scaling
         chosen = torch.zeros_like(scores, dtype=torch.bool).scatter(1, ids, True)
+        counts = (chosen & passage.gate.unsqueeze(1)).sum(0)  # [E]
+        self.chosen_tokens = counts if self.chosen_tokens is None else self.chosen_tokens + counts
         if torch.is_grad_enabled():
-            self.local_tokens_per_expert += (chosen & passage.gate.unsqueeze(1)).sum(0)
+            self.local_tokens_per_expert += counts
         return torch.zeros_like(scores).scatter(1, ids, weights), chosen
 
 

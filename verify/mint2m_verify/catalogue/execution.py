@@ -180,8 +180,10 @@ ENTRIES = (
         explanation=(
             "The plan gives each phase a time limit; the finding names the ranks that had not finished when it passed, and by their\n"
             "ledgers the collective that each came to last. Ranks wait for each other there, so one that went no further than the\n"
-            "others holds all of them up; where all are in the same collective, look at the network between them. The whole run was\n"
-            "stopped. Raise timeouts_s.phase if the work is honest."
+            "others holds all of them up; where all are in the same collective, look at the network between them. What torch itself\n"
+            "saw, the first collective that was begun and has not ended, stands behind it, with the file that has the whole flight\n"
+            "record: on GPUs the host runs ahead of its device, and only this tells where the device is. The whole run was stopped.\n"
+            "Raise timeouts_s.phase if the work is honest."
         ),
     ),
     Entry(

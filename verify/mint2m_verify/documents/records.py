@@ -111,6 +111,8 @@ class PhaseEvidence:
     collectives: int | None = None
     ledger_sha256: str | None = None
     peak_memory_bytes: int | None = None
+    peak_host_memory_bytes: int | None = None
+    expert_tokens: tuple[int, ...] | None = None
 
     OPTIONAL: ClassVar[frozenset[str]]
 
