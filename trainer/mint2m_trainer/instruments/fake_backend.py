@@ -26,6 +26,7 @@ from mint2m_trainer.prefix.layout import Layout
 from mint2m_trainer.prefix.store import ChunkRows, MemoryRowStore, PageShape
 from mint2m_verify import phases
 from mint2m_verify.documents import PhaseEvidence, Rollout, RunProfile
+from mint2m_verify.documents.inputs import Accumulation
 
 BACKEND = "fake"
 VOCABULARY, WIDTH, LAYERS = 32, 4, 2
@@ -52,6 +53,8 @@ class RankInputs:
     progress: Path | None = None
     moments: Path | None = None
     steps_before: int = 0
+    accumulation: Accumulation | None = None
+    gradient: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ class FakeUpdate:
         profile = inputs.profile
         if len(inputs.rollout.responses) != profile.group_size:
             raise InstrumentError(f"{len(inputs.rollout.responses)} responses in a group of {profile.group_size}")
-        self.phases = phases.expected_phases(profile)
+        self.phases = phases.expected_phases(profile, inputs.accumulation)
         self._inputs, self._ledger = inputs, Ledger()
         self._layout = Layout(chunk=profile.prefix.chunk_tokens, cp=inputs.world_size, rank=inputs.rank)
         self._next, self._failed = 0, False
