@@ -33,7 +33,7 @@ from mint2m_verify.recompute.placement import check_placement
 from mint2m_verify.run_documents import RunDocuments
 from mint2m_verify.run_exhibits import run_exhibits
 from mint2m_verify.run_numbers import check_numbers
-from mint2m_verify.seal import Seal, SealFiles, check_predicate, check_subjects, megabytes, read_seal
+from mint2m_verify.seal import Seal, SealFiles, check_predicate, check_subjects, counted, megabytes, read_seal
 from mint2m_verify.tree import check_manifest, compare, relative, root_digest
 from mint2m_verify.verdict import About, finish
 from mint2m_verify.vouching import Vouched, judge_grant, judge_policy, vouch
@@ -378,9 +378,8 @@ def _other_prompts(deployment: Deployment | None) -> list[str]:
     place = None if deployment is None else deployment.accumulation
     if place is None:
         return []
-    notes = [
-        f"the other {place.prompts - 1} of the step's runs, and that its counts are theirs (mint2m verify training)"
-    ]
+    others = counted(place.prompts - 1, "other run")
+    notes = [f"the step's {others}, and that the counts are of all of them (mint2m verify training)"]
     if place.gradient is not None:
         notes.append("that the gradient which it went on from is theirs")
     return notes
