@@ -83,7 +83,9 @@ def examine_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Examined:
         "every file outside a tree is sealed", outside, check_subjects(seal, snapshot, ends_with_gradient=partial)
     )
     documents = RunDocuments(files, log)
-    notes = [*_NOT_CHECKED, *hashed_notes(snapshot.files), *_trees(log, documents, snapshot, partial=partial)]
+    notes = [*_NOT_CHECKED, *hashed_notes(snapshot.files), *_trees(log, documents, snapshot, options, partial=partial)]
+    if options.checkpoint_may_be_gone:
+        at_hand |= _gone(documents, snapshot)
     if any(layout.is_log(path) for path in files):
         notes.append("what the logs of ranks say: no check reads them")
     notes += _bindings(log, documents, snapshot, at_hand)
@@ -141,7 +143,9 @@ def _ends_with_gradient(files: Mapping[str, ReadFile]) -> bool:
         return False
 
 
-def _trees(log: Findings, documents: RunDocuments, snapshot: Snapshot, *, partial: bool) -> list[str]:
+def _trees(
+    log: Findings, documents: RunDocuments, snapshot: Snapshot, options: VerifyOptions, *, partial: bool
+) -> list[str]:
     """Each tree against its manifest; what was not at hand to be compared.
 
     Args:
@@ -154,15 +158,25 @@ def _trees(log: Findings, documents: RunDocuments, snapshot: Snapshot, *, partia
     for place in mine:
         required = f"{place.prefix} as its manifest"
         at_hand = any(file.path.startswith(place.prefix) for file in snapshot.files)
+        may_be_gone = place.manifest == layout.CHECKPOINT_MANIFEST and options.checkpoint_may_be_gone
         if documents.manifest(place.manifest) is None:
             log.not_reached(required, (place.manifest,))
-        elif place.optional and not at_hand:
+        elif (place.optional or may_be_gone) and not at_hand:
             notes.append(f"the files of {place.prefix}: only their manifest is here")
             log.judge(f"{place.manifest} agrees with itself", Standing.CHECKED, _manifest_alone(documents, place))
         else:
             standing = hashed_standing(file for file in snapshot.files if file.path.startswith(place.prefix))
             log.judge(required, standing, _tree(documents, snapshot, place))
     return notes
+
+
+def _gone(documents: RunDocuments, snapshot: Snapshot) -> dict[str, FileRef]:
+    """The files of a checkpoint that is not here, as its manifest names them, for the records that name them too."""
+    manifest, folder = documents.manifest(layout.CHECKPOINT_MANIFEST), "checkpoint/"
+    if manifest is None or any(file.path.startswith(folder) for file in snapshot.files):
+        return {}
+    files = ((folder + entry.path, entry) for entry in manifest.document.files)
+    return {path: FileRef(path=path, sha256=entry.sha256, size=entry.size) for path, entry in files}
 
 
 def _no_step(snapshot: Snapshot) -> Check:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from mint2m_verify.documents.base import FileRef
 from mint2m_verify.documents.manifests import FileManifest
 from mint2m_verify.documents.training import FinishedStep, Training, TrainingPlan, TrainingStep
 from mint2m_verify.draws import response_seed
-from mint2m_verify.files import read_once, write_atomic
+from mint2m_verify.files import read_once, sync_directory, write_atomic
 from mint2m_verify.finding import FindingError, Report, Verdict, found
 from mint2m_verify.run import verify_run
 from mint2m_verify.signing import create_file
@@ -41,6 +42,11 @@ from mint2m_verify.training import places
 from mint2m_verify.training.rules import rows_to_try, run_nonce
 from mint2m_verify.training.statement import training_payload
 from mint2m_verify.training.verify import verify_training
+
+_ABANDONED = places.NO_EVIDENCE[0]
+
+#: How a checkpoint is called there while it is removed.
+_LET_GO = "-checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +94,7 @@ def online(request: OnlineRequest, watcher: Watcher | None = None) -> Report:
             made_before = (root / places.run_folder(number) / layout.SEAL).exists()
             state, done = _step(root, setting, state, watcher)
             finished.append(done)
+            _let_go(root, setting.plan, number)
             watcher.stage(f"step {number}", watch.add(number))
             if not made_before or number == request.steps - 1:
                 watch.publish()
@@ -142,6 +149,20 @@ def _tidy(root: Path) -> None:
     for folder in (root, root / "inputs", root / "attestations", *steps, *seals):
         for path in folder.glob(".*.partial"):
             path.unlink()
+    for path in (root / _ABANDONED).glob(f"*{_LET_GO}"):
+        shutil.rmtree(path)
+
+
+def _let_go(root: Path, plan: TrainingPlan, last: int) -> None:
+    """Remove the checkpoints that the plan lets go: each is first moved out of the evidence, so whole or not at all."""
+    for step in range(last):
+        checkpoint = root / places.run_folder(step) / "checkpoint"
+        if plan.lets_go(step, last=last) and checkpoint.exists():
+            (root / _ABANDONED).mkdir(exist_ok=True)
+            gone = root / _ABANDONED / f"{step:04d}{_LET_GO}"
+            checkpoint.rename(gone)
+            sync_directory(checkpoint.parent)
+            shutil.rmtree(gone)
 
 
 def _first(setting: Setting) -> _State:
@@ -273,7 +294,7 @@ def _set_aside(root: Path, number: int, prompts: int) -> None:
         report = cleanup(plan, journal)
         if report.verdict is not Verdict.ACCEPTED:
             raise FindingError(report.findings[0])
-    place = root / places.NO_EVIDENCE[0]
+    place = root / _ABANDONED
     place.mkdir(exist_ok=True)
     taken = sum(path.name.startswith(f"{number:04d}-") for path in place.iterdir())
     started.rename(place / f"{number:04d}-{taken}")

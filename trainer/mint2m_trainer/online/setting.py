@@ -96,6 +96,7 @@ def read_setting(path: Path, *, steps: int) -> Setting:
         logprob_bound=deployment.logprob_bound,
         moments=deployment.moments,
         prompts_per_step=deployment.prompts_per_step,
+        checkpoints_kept=deployment.checkpoints_kept,
     )
     return Setting(
         deployment=deployment,

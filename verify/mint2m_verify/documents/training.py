@@ -17,11 +17,12 @@ Moments = Literal["carried", "fresh"]
 class OnlineDeployment(Document):
     """With what an online training runs on this machine; written by the operator.
 
-    Without `moments` they are fresh, without `prompts_per_step` a step has one prompt.
+    Without `moments` they are fresh, without `prompts_per_step` a step has one prompt, and without `checkpoints_kept`
+    every checkpoint stays.
     """
 
     NAME: ClassVar[str] = "online-deployment"
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"moments", "prompts_per_step"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"moments", "prompts_per_step", "checkpoints_kept"})
 
     name: str
     seed: int
@@ -39,6 +40,7 @@ class OnlineDeployment(Document):
     signing_key: str
     moments: Moments | None = None
     prompts_per_step: int | None = None
+    checkpoints_kept: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +63,12 @@ class TrainingRow(Document):
 class TrainingPlan(Document):
     """What is fixed before the first step. `profile.context.prompt_tokens` gives way to each row's length.
 
-    Without `moments` they are fresh, without `prompts_per_step` a step has one prompt.
+    Without `moments` they are fresh, without `prompts_per_step` a step has one prompt, and without `checkpoints_kept`
+    every checkpoint stays.
     """
 
     NAME: ClassVar[str] = "training-plan"
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"moments", "prompts_per_step"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"moments", "prompts_per_step", "checkpoints_kept"})
 
     name: str
     seed: int
@@ -83,11 +86,16 @@ class TrainingPlan(Document):
     logprob_bound: float
     moments: Moments | None = None
     prompts_per_step: int | None = None
+    checkpoints_kept: int | None = None
 
     @property
     def prompts(self) -> int:
         """Groups that each step trains on."""
         return self.prompts_per_step or 1
+
+    def lets_go(self, step: int, *, last: int) -> bool:
+        """Whether the checkpoint of `step` need not be there any more once the step `last` is finished."""
+        return self.checkpoints_kept is not None and step <= last - self.checkpoints_kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from mint2m_verify.findings import Check, Findings
 from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.rewards import computable
 from mint2m_verify.run import examine_run
-from mint2m_verify.seal import short
+from mint2m_verify.seal import counted, short
 from mint2m_verify.statement import BUNDLE_LIMIT
 from mint2m_verify.training import places, step_check
 from mint2m_verify.training.exhibits import ShownStep, shown_step, training_exhibits
@@ -153,7 +153,8 @@ def _steps(
             continue
         if number >= promised.plan.steps:
             log.judge(f"step {number}", Standing.CHECKED, _unplanned(number, promised.plan.steps))
-        one = _step(log, root, number, promised, before, anchor, options)
+        looked_at = replace(options, checkpoint_may_be_gone=promised.plan.lets_go(number, last=last))
+        one = _step(log, root, number, promised, before, anchor, looked_at)
         verified.append(one)
         before = None if one is None else _after(one, before, promised)
     return tuple(verified)
@@ -268,7 +269,8 @@ def _run(
     # A digest names the statement, which names every seal; who sealed a run is then nobody's question.
     mine = anchor if isinstance(anchor, KeyAnchor | PolicyAnchor) else ConsistencyOnly()
     try:
-        examined = examine_run(root / folder, mine, VerifyOptions(progress=options.progress))
+        its = VerifyOptions(progress=options.progress, checkpoint_may_be_gone=options.checkpoint_may_be_gone)
+        examined = examine_run(root / folder, mine, its)
     except FindingError as fault:
         log.judge(f"{name}: run", Standing.CHECKED, _only(_placed(fault.finding, folder)))
         return None, False
@@ -407,6 +409,9 @@ def _report(
         digests.append(NamedDigest(name="plan", sha256=promised.sha256))
         if not computable(promised.plan.reward_rule):
             notes.append(f"the rewards: {promised.plan.reward_rule} is not installed here")
+        if promised.plan.checkpoints_kept is not None:
+            kept = counted(promised.plan.checkpoints_kept, "step")
+            notes.append(f"checkpoints older than the last {kept}: of those removed, only the manifests are here")
     good = sum(one is not None for one in verified)
     return Report(
         subject=str(root),
