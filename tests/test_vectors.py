@@ -65,6 +65,7 @@ UNREACHED = {
     "model-signature": "bytes the test builds; tests/verify/model_signing",
     "topology": "of the doctor; tests/verify/test_doctor.py",
     "optimizer.moments-refused": "of the doctor; tests/verify/test_doctor.py",
+    "accumulation.refused": "of the doctor; tests/verify/test_doctor.py",
     "adapter.missing": "of the doctor; tests/verify/test_doctor.py",
     "adapter.malformed": "of writing an adapter; tests/trainer/test_adapter_export.py",
     "fixture-set": "of the doctor; tests/trainer/stages/test_validation_deployment.py",

@@ -4,6 +4,7 @@ python tests/vectors/make.py bases      run the trainer (needs the trainer extra
 python tests/vectors/make.py chain      run the seven stages of a promotion run (the same, some minutes)
 python tests/vectors/make.py training   run an online training of two steps (the same, about a minute)
 python tests/vectors/make.py training-carried   the same, its optimizer's moments carried from step to step
+python tests/vectors/make.py training-prompts   the same with two prompts a step
 python tests/vectors/make.py witnesses  sign those bases under a fresh private root
 python tests/vectors/make.py cases      write every vector again from the bases
 python tests/vectors/make.py check      say whether the committed vectors are the ones this script makes
@@ -27,6 +28,7 @@ from maker import (
     cases_policy,
     cases_policy_demands,
     cases_policy_run,
+    cases_prompts,
     cases_ranks,
     cases_receipt,
     cases_right,
@@ -37,7 +39,7 @@ from maker import (
     cases_training_policy,
     cases_tree,
 )
-from maker.case import CASES, HERE, check_chain, check_engine, check_training, committed, lay_out, write_case
+from maker.case import CASES, HERE, TRAININGS, check_chain, check_engine, check_training, committed, lay_out, write_case
 
 #: Importing a module registers its vectors.
 MODULES = (
@@ -63,6 +65,7 @@ MODULES = (
     cases_training,
     cases_moments,
     cases_training_policy,
+    cases_prompts,
 )
 
 
@@ -77,7 +80,7 @@ def main(word: str) -> int:
 
         make_chain()
         return 0
-    if word in ("training", "training-carried"):
+    if word in TRAININGS:
         from maker.bases_training import make_training
 
         make_training(word)
@@ -109,8 +112,7 @@ if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in (
         "bases",
         "chain",
-        "training",
-        "training-carried",
+        *TRAININGS,
         "witnesses",
         "cases",
         "check",

@@ -151,6 +151,31 @@ def test_moments_are_those_of_the_digest_and_belong_to_an_adapter(deployment: Pa
         assert told == [expected]
 
 
+def test_a_place_in_a_step_is_one_that_can_be_and_its_gradient_that_of_the_digest(deployment: Path) -> None:
+    run = ROOT / "tests/vectors/bases/training-carried/steps/0000/run"
+    raw = (run / "artifacts/gradient.safetensors").read_bytes()
+    (deployment.parent / "earlier.safetensors").write_bytes(raw)
+    given = {"path": "earlier.safetensors", "sha256": sha256(raw).hexdigest(), "seal_sha256": "ab" * 32}
+    right = {"index": 1, "prompts": 2, "tokens": 10_000, "responses": 4, "gradient": given}
+    at = "/accumulation"
+    for members, expected in (
+        ({}, []),
+        ({"index": 0, "gradient": None}, []),
+        ({"index": 2}, [f"{at}/index"]),
+        ({"index": 0}, [f"{at}/gradient"]),
+        ({"gradient": None}, [f"{at}/gradient"]),
+        ({"tokens": 1}, [f"{at}/tokens"]),
+        ({"responses": 1}, [f"{at}/responses"]),
+        ({"responses": 100_000}, [f"{at}/responses"]),
+        ({"gradient": {**given, "sha256": "2" * 64}}, [f"{at}/gradient/sha256"]),
+        ({"gradient": {**given, "path": "nowhere"}}, [f"{at}/gradient/path"]),
+    ):
+        change(deployment, lambda d, m=members: d.update(accumulation={**right, **m}))  # type: ignore[misc]
+        faults = examine_run(deployment, profile=None, output=None).findings
+        assert [fault.id for fault in faults] == ["accumulation.refused"] * len(expected), members
+        assert [fault.pointer for fault in faults] == expected
+
+
 def grant(deployment: Path, signer: Path, **terms: str) -> None:
     """Lay a grant beside the deployment, which names it."""
     change(deployment, lambda d: d.update(authorization_grant="grant.sigstore.json"))

@@ -22,6 +22,8 @@ from typing import Literal, assert_never
 import torch
 from torch import Tensor
 
+from mint2m_verify.documents.inputs import Accumulation
+
 Estimator = Literal["k1", "k2", "k3"]
 
 
@@ -173,9 +175,13 @@ def group_advantages(rewards: Tensor, eps: float) -> Tensor:
 
 
 def token_weights(
-    scored: Sequence[int], aggregation: Aggregation | str, *, norm_tokens: int | None
+    scored: Sequence[int],
+    aggregation: Aggregation | str,
+    *,
+    norm_tokens: int | None,
+    accumulation: Accumulation | None = None,
 ) -> tuple[float, ...]:
-    """Weight of each token of response g, so that the group's loss is sum_g w_g * sum_t loss_gt.
+    """Weight of each token of response g, so that the loss is sum_g w_g * sum_t loss_gt.
 
     Args:
         scored: scored tokens of each response, [G]. A response without any leaves numerator and denominator
@@ -183,23 +189,33 @@ def token_weights(
         aggregation: `token_mean` 1 / sum_g R_g (DAPO); `sequence_mean` 1 / (G R_g) (DeepSeekMath);
             `sequence_sum_norm` 1 / (G norm_tokens) (Dr. GRPO).
         norm_tokens: the constant of `sequence_sum_norm`; not read by the others.
+        accumulation: the group is one of a step over several prompts. Each sum then goes over the whole step, so that
+            the losses of its groups add up to the one loss of all their tokens.
     """
     if len(scored) < 2 or min(scored) < 0:
         raise LossError("scored tokens", expected="counts of at least two responses", actual=str(list(scored)))
     total = sum(scored)
     if total == 0:
         raise LossError("scored tokens", expected="at least one in the group", actual="0")
-    kind = Aggregation(aggregation)
+    kind, groups = Aggregation(aggregation), 1
+    responses = sum(1 for count in scored if count)
+    if accumulation is not None:
+        for subject, whole, own in (
+            ("tokens", accumulation.tokens, total),
+            ("responses", accumulation.responses, responses),
+        ):
+            if whole < own:
+                raise LossError(f"{subject} of the step", expected=f"at least this group's {own}", actual=str(whole))
+        total, responses, groups = accumulation.tokens, accumulation.responses, accumulation.prompts
     match kind:
         case Aggregation.TOKEN_MEAN:
             return tuple(1.0 / total for _ in scored)
         case Aggregation.SEQUENCE_MEAN:
-            responses = sum(1 for count in scored if count)
             return tuple(1.0 / (responses * count) if count else 0.0 for count in scored)
         case Aggregation.SEQUENCE_SUM_NORM:
             if norm_tokens is None or norm_tokens < 1:
                 raise LossError("norm_tokens", expected="a positive number of tokens", actual=str(norm_tokens))
-            return tuple(1.0 / (len(scored) * norm_tokens) for _ in scored)
+            return tuple(1.0 / (groups * len(scored) * norm_tokens) for _ in scored)
         case _:
             assert_never(kind)
 

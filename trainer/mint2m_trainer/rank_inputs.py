@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mint2m_verify.documents import Rollout, RunProfile
+from mint2m_verify.documents.inputs import Accumulation
 
 
 class UpdateError(Exception):
@@ -16,7 +17,8 @@ class UpdateError(Exception):
 class RankInputs:
     """What one rank needs. Paths are this machine's; `adapter` None starts a fresh one.
 
-    `moments` is the file that the optimizer goes on from after `steps_before` steps; None is zero state.
+    `moments` is the file that the optimizer goes on from after `steps_before` steps; None is zero state. `accumulation`
+    is the run's place in a step over several prompts, `gradient` the file that it goes on from in that step.
 
     `baseline` runs each response over the whole sequence instead of a resident prefix. It is for parity only: no
     profile can ask for it, and it has no phases of the prefix. `instruments` is a directory, there already, for what
@@ -41,6 +43,8 @@ class RankInputs:
     progress: Path | None = None
     moments: Path | None = None
     steps_before: int = 0
+    accumulation: Accumulation | None = None
+    gradient: Path | None = None
 
     def check(self) -> None:
         """Raises `UpdateError` where they contradict each other."""
@@ -61,6 +65,9 @@ class RankInputs:
             raise UpdateError("a baseline has no prefix to keep, and instruments must see every chunk of one execution")
         if (self.moments is None) != (self.steps_before == 0):
             raise UpdateError(f"moments after {self.steps_before} steps: {self.moments}")
+        named = self.accumulation is not None and self.accumulation.gradient is not None
+        if named != (self.gradient is not None):
+            raise UpdateError(f"the gradient to go on from: {self.gradient}, in {self.accumulation}")
         longest = max(map(len, rollout.responses))
         if longest > profile.context.max_response_tokens:
             raise UpdateError(f"a response of {longest} tokens exceeds the profile's maximum")

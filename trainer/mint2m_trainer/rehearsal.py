@@ -66,6 +66,7 @@ def write_rehearsal(directory: Path, inputs: PlannedInputs, place: Path) -> Path
         fixture=PinnedFile(path=FIXTURE_NAME, sha256=sha256_hex(read_once(directory / layout.FIXTURE))),
         profile=PinnedFile(path=Path(layout.PROFILE).name, sha256=sha256_hex(profile_raw)),
         output_root="..",
+        accumulation=None,  # a short prompt has no place among those of the real step
         # A grant is for one deployment by its digest, and this is another; the real one's was held against it before.
         authorization_grant=None,
     )

@@ -7,6 +7,7 @@ computed with what the evidence holds; a number of the evidence is never compare
 
 from __future__ import annotations
 
+import os
 import secrets
 import tempfile
 from dataclasses import dataclass, field
@@ -59,12 +60,12 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
-    """One update's numbers: of the evidence, or of the repetition."""
+    """One run's numbers: of the evidence, or of the repetition; `after` is None where no step was taken."""
 
     scores: Scores
     gradient: Tensors
     before: Tensors
-    after: Tensors
+    after: Tensors | None
 
 
 def replay(request: ReplayRequest) -> Report:
@@ -125,8 +126,8 @@ def compare(have: Numbers, again: Numbers, tolerance: Tolerance) -> tuple[tuple[
         ),
     )
     findings = [_differs(fault) for fault in report.findings]
-    delta = _delta(have, again)
-    if not delta <= tolerance.delta_relative_l2:
+    delta = None if have.after is None and again.after is None else _delta(have, again)
+    if delta is not None and not delta <= tolerance.delta_relative_l2:
         findings.append(
             found(
                 "replay.differs",
@@ -142,7 +143,7 @@ def compare(have: Numbers, again: Numbers, tolerance: Tolerance) -> tuple[tuple[
         ("loss, difference", report.loss_abs),
         ("gradient, relative L2", None if overall is None else overall.relative_l2),
         ("gradient, largest difference", None if overall is None else overall.max_abs),
-        ("optimizer delta, relative L2", delta),
+        *(() if delta is None else (("optimizer delta, relative L2", delta),)),
     )
     standing = Standing.FAILED if findings else Standing.REPLAYED
     return tuple(
@@ -173,6 +174,8 @@ def _side(name: str, numbers: Numbers) -> parity.Side:
 def _delta(have: Numbers, again: Numbers) -> float:
     """Relative L2 of the two optimizer deltas; infinite where the adapters are not of one shape."""
     names = again.before.keys()
+    if have.after is None or again.after is None:
+        return float("inf")
     if have.before.keys() != names or have.after.keys() != names or again.after.keys() != names:
         return float("inf")
     difference = whole = 0.0
@@ -191,11 +194,12 @@ def _delta(have: Numbers, again: Numbers) -> float:
 def numbers_of(root: Path) -> Numbers:
     """The numbers that lie in a run directory."""
     scores = Scores.parse(read_once(root / layout.SCORES), file=layout.SCORES)
+    stepped = os.path.lexists(root / step.ADAPTER)
     return Numbers(
         scores=scores,
         gradient=_tensors(root, layout.GRADIENT),
         before=_tensors(root, step.ADAPTER_BEFORE),
-        after=_tensors(root, step.ADAPTER),
+        after=_tensors(root, step.ADAPTER) if stepped else None,
     )
 
 
@@ -225,7 +229,8 @@ def _inputs(root: Path, snapshot: Path, folder: Path) -> RankInputs:
     plan = Plan.parse(read_once(root / layout.PLAN), file=layout.PLAN)
     given = root / layout.ADAPTER_INITIAL
     deployment = Deployment.parse(read_once(root / layout.DEPLOYMENT), file=layout.DEPLOYMENT, canonical_form=False)
-    start = deployment.optimizer
+    start, accumulation = deployment.optimizer, deployment.accumulation
+    gradient = None if accumulation is None else accumulation.gradient
     return RankInputs(
         rank=0,
         world_size=profile.topology.world_size,
@@ -241,4 +246,6 @@ def _inputs(root: Path, snapshot: Path, folder: Path) -> RankInputs:
         image_digest=None,
         moments=None if start is None else (root / layout.OPTIMIZER_INITIAL).resolve(),
         steps_before=0 if start is None else start.steps,
+        accumulation=accumulation,
+        gradient=None if gradient is None else (root / layout.GRADIENT_INITIAL).resolve(),
     )

@@ -18,7 +18,7 @@ from mint2m_trainer import grpo
 from mint2m_trainer.faults import InputError
 from mint2m_trainer.prefix.session import LocalLoss, ReplayResult
 from mint2m_verify.documents import ResponseScores, Rollout
-from mint2m_verify.documents.inputs import GrpoOptions
+from mint2m_verify.documents.inputs import Accumulation, GrpoOptions
 
 #: Columns of `LocalLoss.tokens`.
 LOSS, RATIO, KL, CLIPPED_LOW, CLIPPED_HIGH = range(5)
@@ -45,9 +45,16 @@ class ResponseOutcome:
 
 
 class Group:
-    """One prompt's responses and their scores."""
+    """One prompt's responses and their scores; `accumulation` is its place in a step over several prompts."""
 
-    def __init__(self, rollout: Rollout, options: GrpoOptions, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        rollout: Rollout,
+        options: GrpoOptions,
+        dtype: torch.dtype,
+        device: torch.device,
+        accumulation: Accumulation | None = None,
+    ) -> None:
         self._rollout, self._options = rollout, options
         self._dtype, self._device = dtype, device
         self._old: dict[int, Tensor] = {}
@@ -58,7 +65,9 @@ class Group:
         self.first_scored = tuple(self._unscored(response) for response in range(len(rollout.responses)))
         scored = [len(r) - first for r, first in zip(rollout.responses, self.first_scored, strict=True)]
         self.scored_tokens = sum(scored)
-        self.weights = grpo.token_weights(scored, options.aggregation, norm_tokens=options.norm_tokens)
+        self.weights = grpo.token_weights(
+            scored, options.aggregation, norm_tokens=options.norm_tokens, accumulation=accumulation
+        )
         if options.old_source == "rollout" and rollout.old_logprobs is not None:
             for response, values in enumerate(rollout.old_logprobs):
                 self.set_old(response, self._padded(values, self.first_scored[response]))

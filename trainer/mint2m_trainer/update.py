@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from mint2m_trainer import compat, evidence
+from mint2m_trainer.accumulation import add_gradient, load_gradient
 from mint2m_trainer.checkpoint import save_checkpoint
 from mint2m_trainer.comm import flight
 from mint2m_trainer.comm.groups import Comm, close_comm, open_comm
@@ -37,7 +38,7 @@ from mint2m_trainer.prefix.session import LocalLoss, Mode, Session
 from mint2m_trainer.profiled import layout_of, policy_source, store_of
 from mint2m_trainer.rank_inputs import RankInputs, UpdateError
 from mint2m_trainer.records import Records, write_adapter_copy, write_scores, write_tensors
-from mint2m_trainer.resume.identity import Identity, profile_members, rollout_members
+from mint2m_trainer.resume.identity import Identity, accumulation_members, profile_members, rollout_members
 from mint2m_trainer.resume.passes import Keeping
 from mint2m_trainer.resume.rank_folder import RankFolder
 from mint2m_trainer.scoring import LOSS, Group, ResponseOutcome
@@ -68,7 +69,7 @@ class Update:
     def __init__(self, inputs: RankInputs) -> None:
         self._inputs, self._profile = inputs, inputs.profile
         inputs.check()
-        expected = phases.expected_phases(inputs.profile)
+        expected = phases.expected_phases(inputs.profile, inputs.accumulation)
         self.phases = tuple(p for p in expected if not (inputs.baseline and p == phases.PREFIX_BACKWARD))
         self._next, self._failed = 0, False
         self._ledger = Ledger()
@@ -210,8 +211,11 @@ class Update:
         )
         moments, steps = self._inputs.moments, self._inputs.steps_before
         loaded = None if moments is None else load_moments(moments, steps, self._optimizer, policy, comm, phase)
+        if self._inputs.gradient is not None:
+            load_gradient(self._inputs.gradient, policy, comm, phase)  # refused now or never: nothing is kept of it
         scores = torch.float64 if policy.inner.dtype == torch.float64 else torch.float32
-        self._group = Group(self._inputs.rollout, profile.grpo, scores, compat.device())
+        accumulation = self._inputs.accumulation
+        self._group = Group(self._inputs.rollout, profile.grpo, scores, compat.device(), accumulation)
         adapter = policy.adapter_tensors(phase)
         files = self._written(phase, lambda: write_adapter_copy(self._records(), "artifacts/adapter-before", adapter))
         self._base_sha256 = evidence.weights_sha256(policy.inner)
@@ -338,6 +342,10 @@ class Update:
         self._ledger.record(Tag(phase=phase), "gradients.reduce", policy.replicated_gradient_bytes())
         finalize_model_grads([policy.wrapped], num_tokens=None)
         self._finalize_calls += 1
+        start = None
+        if self._inputs.gradient is not None:
+            start = add_gradient(self._inputs.gradient, policy, _there(self._comm), phase)
+            _there(self._comm).together(phase, lambda: check_finite("sum of gradients of", policy.local_gradients()))
         weights = evidence.weights_sha256(policy.inner)
         if weights != self._base_sha256:
             raise UpdateError("base weights or router buffers changed during the update")
@@ -362,6 +370,7 @@ class Update:
             gradient_norm=norm,
             clip_coefficient=self._norm[1],
             weights_sha256=weights,
+            gradient_start_sha256=start,
         ), files
 
     def _step(self, phase: str, _progress: Progress) -> tuple[PhaseEvidence, tuple[str, ...]]:
@@ -456,6 +465,7 @@ class Update:
             ("adapter_sha256", evidence.tensors_sha256(adapter)),
             *rollout_members(self._inputs.rollout),
             *profile_members(self._profile),
+            *accumulation_members(self._inputs.accumulation),
             ("device", compat.device().type),
             ("kernels", type(kernels).__name__),
             ("threads", str(torch.get_num_threads())),

@@ -73,6 +73,7 @@ class VerifyOptions:
     policy depends on a clock, and a policy's time is its anchor's. `journal` holds digests of an interrupted pass, or
     of earlier ones where the auditor asks for them; `whole_digests` asks for two digests of every large file.
     `elsewhere` is for a signer who checks what other machines of his have read; no verification command sets it.
+    `checkpoint_may_be_gone` is for a run of a training whose plan lets old checkpoints go; no command sets it either.
     """
 
     at: str | None = None
@@ -84,6 +85,7 @@ class VerifyOptions:
     journal: HashJournal | None = None
     whole_digests: bool = False
     elsewhere: Mapping[str, HashedElsewhere] = field(default_factory=dict)
+    checkpoint_may_be_gone: bool = False
 
     def hashing(self, committed: Iterable[TreeEntry]) -> Hashing:
         """How a tree is hashed whose manifest, which the auditor's anchor must vouch for, has these entries."""

@@ -70,11 +70,11 @@ def check_plan_inputs(
         ("/deployment/image_resource", resource, want.deployment.image_resource),
         ("/model/revision", given.model.revision, want.model.revision),
         ("/model/manifest_sha256", given.model.model_manifest_sha256, want.model.manifest_sha256),
-        ("/phases", phases.expected_phases(profile.document), want.phases),
+        ("/phases", phases.expected_phases(profile.document, given.accumulation), want.phases),
         ("/prefix_chunks", phases.prefix_chunks(profile.document), want.prefix_chunks),
         ("/timeouts_s", profile.document.timeouts_s, want.timeouts_s),
         ("/source_sha256", identity.document.source_sha256, want.source_sha256),
-        ("/claim_scope", claim_scope(given.hardware_class, profile.document), want.claim_scope),
+        ("/claim_scope", claim_scope(given.hardware_class, profile.document, given.accumulation), want.claim_scope),
     ]
     for pointer, right, have in rows:
         if right != have:

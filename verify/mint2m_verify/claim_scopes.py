@@ -1,14 +1,14 @@
 """What a run may be used for: the one scope that its class of hardware and its profile allow, and what a class is.
 
 The rule: planner, doctor and verifier ask the same function, so a scope that nobody would plan is one that nobody can
-claim. What is shorter than its class executes has no scope at all.
+claim. What is shorter than its class executes has no scope at all, and a run that takes no step has one of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mint2m_verify.documents.inputs import ClaimScope, Deployment, HardwareClass, RunProfile
+from mint2m_verify.documents.inputs import Accumulation, ClaimScope, Deployment, HardwareClass, RunProfile
 from mint2m_verify.finding import Finding, found
 
 #: What a run of a class claims that is no rehearsal; a closed list, so that no run can award itself more.
@@ -35,9 +35,13 @@ def placement_fault(id: str, deployment: Deployment, *, file: str) -> Finding | 
     return found(id, file=file, pointer="/node_ips", expected=expected, actual=actual)
 
 
-def claim_scope(hardware_class: HardwareClass, profile: RunProfile) -> ClaimScope | None:
+def claim_scope(
+    hardware_class: HardwareClass, profile: RunProfile, accumulation: Accumulation | None
+) -> ClaimScope | None:
     """The scope of a training run; None where the closed list has nothing that fits."""
     if profile.rehearses is not None:
         return "topology_rehearsal"  # whatever the class: it counts as no run of any length
+    if accumulation is not None and not accumulation.takes_step:
+        return "gradient_accumulation_only"  # whatever the class: nothing was trained yet
     want = EXECUTED_TOKENS.get(hardware_class)
     return CLAIM_SCOPES[hardware_class] if want in (None, profile.context.prompt_tokens) else None

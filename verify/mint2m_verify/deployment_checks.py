@@ -240,7 +240,10 @@ def check_topology(parts: Parts, deployment: Deployment) -> None:
         )
         parts.record("topology", fault)
         return
-    if deployment.kind == "training" and claim_scope(deployment.hardware_class, parts.profile) is None:
+    if (
+        deployment.kind == "training"
+        and claim_scope(deployment.hardware_class, parts.profile, deployment.accumulation) is None
+    ):
         fault = found(
             "scope.none",
             file=parts.path.name,

@@ -18,7 +18,14 @@ from mint2m_verify.documents.manifests import ModelManifest
 from mint2m_verify.documents.plan import MemoryItem
 from mint2m_verify.finding import Finding
 from mint2m_verify.fixture import CheckedFixture, FixtureBytes
-from mint2m_verify.input_checks import check_adapter, check_fixture, check_memory, check_model, check_moments
+from mint2m_verify.input_checks import (
+    check_accumulation,
+    check_adapter,
+    check_fixture,
+    check_memory,
+    check_model,
+    check_moments,
+)
 from mint2m_verify.walk import Progress
 
 
@@ -38,6 +45,7 @@ class PlannedInputs:
     snapshot: Path
     adapter: Path | None
     moments: Path | None
+    gradient: Path | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +84,7 @@ def gather(
         check_adapter(parts, deployment)
         check_moments(parts, deployment)
         check_fixture(parts, deployment)
+        check_accumulation(parts, deployment)
         check_topology(parts, deployment)
         check_attachments(parts, deployment)
         check_runtime(parts, deployment)
@@ -111,4 +120,10 @@ def _complete(parts: Parts, deployment: Deployment | None) -> PlannedInputs | No
         snapshot=parts.near(deployment.model.snapshot),
         adapter=None if deployment.adapter is None else parts.near(deployment.adapter),
         moments=None if deployment.optimizer is None else parts.near(deployment.optimizer.path),
+        gradient=_gradient(parts, deployment),
     )
+
+
+def _gradient(parts: Parts, deployment: Deployment) -> Path | None:
+    start = None if deployment.accumulation is None else deployment.accumulation.gradient
+    return None if start is None else parts.near(start.path)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from mint2m_verify.accumulation_check import contradictions, scored_tokens
 from mint2m_verify.canonical import parse, sha256_hex
 from mint2m_verify.deployment_parts import Parts, because, blocking
 from mint2m_verify.documents.inputs import Deployment, FixtureShape, RunProfile
@@ -187,6 +188,47 @@ def _missing_scores(profile: RunProfile | None, checked: CheckedFixture, file: s
             yield found(
                 "fixture.logprobs-missing", file=file, pointer=f"/{member}", expected="log-probs", actual="null"
             )
+
+
+def check_accumulation(parts: Parts, deployment: Deployment) -> None:
+    """The run's place in a step over several prompts, and the gradient that it goes on from, by its digest."""
+    place = deployment.accumulation
+    if place is None:
+        return
+    scored = None
+    if parts.fixture is not None and parts.profile is not None:
+        scored = scored_tokens(parts.fixture.rollout, parts.profile)
+    faults = [
+        found(
+            "accumulation.refused",
+            file=parts.path.name,
+            pointer=fault.pointer,
+            expected=fault.expected,
+            actual=fault.actual,
+        )
+        for fault in contradictions(deployment, scored)
+    ]
+    start = place.gradient
+    if start is not None:
+        pointer = "/accumulation/gradient"
+        try:
+            raw = read_once(parts.near(start.path), name=start.path, limit=TENSOR_LIMIT)
+            read_tensors(raw, file=start.path)
+        except FindingError as stop:
+            faults.append(because("accumulation.refused", stop.finding, pointer=f"{pointer}/path"))
+        else:
+            actual = sha256_hex(raw)
+            if actual != start.sha256:
+                faults.append(
+                    found(
+                        "accumulation.refused",
+                        file=start.path,
+                        pointer=f"{pointer}/sha256",
+                        expected=start.sha256,
+                        actual=actual,
+                    )
+                )
+    parts.record("accumulation", *faults, actual=f"prompt {place.index + 1} of {place.prompts}")
 
 
 def check_memory(parts: Parts, deployment: Deployment) -> None:

@@ -50,6 +50,7 @@ SCORES = "artifacts/scores.json"
 GRADIENT = "artifacts/gradient.safetensors"
 OPTIMIZER_AFTER = "artifacts/optimizer-after.safetensors"
 OPTIMIZER_INITIAL = "inputs/optimizer-initial.safetensors"
+GRADIENT_INITIAL = "inputs/gradient-initial.safetensors"
 CHECKPOINT_MANIFEST = "artifacts/checkpoint-manifest.json"
 ADAPTER_MANIFEST = "artifacts/adapter-manifest.json"
 ADAPTER_BEFORE_MANIFEST = "artifacts/adapter-before-manifest.json"
@@ -134,8 +135,11 @@ _LOG = re.compile(r"logs/rank-(?:[0-9]{4}|[1-9][0-9]{4})\.log")
 SEALED_FILES = frozenset({*DOCUMENTS, OWNERSHIP, GRADIENT, OPTIMIZER_AFTER})
 REQUIRED_FILES = SEALED_FILES
 
+#: What only a step leaves: a run that ends with its gradient has none of these files, and nothing in their trees.
+STEP_FILES = frozenset({OPTIMIZER_AFTER, CHECKPOINT_MANIFEST, ADAPTER_MANIFEST})
+
 #: Sealed like them, and there only where the deployment names what it is a copy of.
-_NAMED_FILES = frozenset({OPTIMIZER_INITIAL})
+_NAMED_FILES = frozenset({OPTIMIZER_INITIAL, GRADIENT_INITIAL})
 
 _JSON_LIMIT = 64 << 20
 
@@ -146,6 +150,7 @@ _KEPT_TENSORS = frozenset(
         GRADIENT,
         OPTIMIZER_AFTER,
         OPTIMIZER_INITIAL,
+        GRADIENT_INITIAL,
         f"adapter/{ADAPTER_WEIGHTS}",
         f"artifacts/adapter-before/{ADAPTER_WEIGHTS}",
         f"{ADAPTER_INITIAL}{ADAPTER_WEIGHTS}",
@@ -193,8 +198,20 @@ def tree_of(path: str) -> TreePlace | None:
     return next((place for place in TREES if path.startswith(place.prefix)), None)
 
 
-def has_place(path: str) -> bool:
+def required_files(*, ends_with_gradient: bool) -> frozenset[str]:
+    """The files that a run directory must hold."""
+    return REQUIRED_FILES - STEP_FILES if ends_with_gradient else REQUIRED_FILES
+
+
+def trees(*, ends_with_gradient: bool) -> tuple[TreePlace, ...]:
+    """The trees that a run directory has."""
+    return tuple(place for place in TREES if not (ends_with_gradient and place.manifest in STEP_FILES))
+
+
+def has_place(path: str, *, ends_with_gradient: bool = False) -> bool:
     """Whether a run directory may hold `path` outside its trees and its attestations."""
+    if ends_with_gradient and path in STEP_FILES:
+        return False
     if is_log(path) or path in _NAMED_FILES:
         return True
     return path in SEALED_FILES or (path.startswith(ADAPTER_INITIAL) and "/" not in path.removeprefix(ADAPTER_INITIAL))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mint2m_verify.documents import RunProfile
+from mint2m_verify.documents.inputs import Accumulation
 
 BIND = "bind"
 INITIALIZE = "initialize"
@@ -85,6 +86,7 @@ SHARED_EVIDENCE = (
     "gradients_zeroed",
     "moments_sha256",
     "optimizer_life_steps",
+    "gradient_start_sha256",
     "collectives",
     "ledger_sha256",
 )
@@ -94,12 +96,17 @@ SHARED_EVIDENCE = (
 RESUMABLE = frozenset({SCORE_REFERENCE, CAPTURE_PREFIX, PREFIX_BACKWARD})
 
 
-def expected_phases(profile: RunProfile) -> tuple[str, ...]:
-    """The phases of one update under `profile`, in order; the same on every rank."""
+def expected_phases(profile: RunProfile, accumulation: Accumulation | None = None) -> tuple[str, ...]:
+    """The phases of one run under `profile`, in order; the same on every rank.
+
+    Args:
+        accumulation: its place in a step over several prompts; only the last of that step's runs takes the step.
+    """
     grpo = profile.grpo
     reference = (SCORE_REFERENCE,) if grpo.kl_beta > 0 and grpo.ref_source == "recompute" else ()
     old = (SCORE_OLD,) if grpo.old_source == "recompute" else ()
     reverse = (PREFIX_BACKWARD,) if profile.prefix.gradient == "exact" else ()
+    step = (OPTIMIZER_STEP, CHECKPOINT) if accumulation is None or accumulation.takes_step else ()
     return (
         BIND,
         INITIALIZE,
@@ -110,8 +117,7 @@ def expected_phases(profile: RunProfile) -> tuple[str, ...]:
         *(grpo_phase(response) for response in range(profile.group_size)),
         *reverse,
         FINALIZE,
-        OPTIMIZER_STEP,
-        CHECKPOINT,
+        *step,
     )
 
 

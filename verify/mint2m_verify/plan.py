@@ -90,7 +90,7 @@ def plan_of(inputs: PlannedInputs, *, run_id: str, nonce_sha256: str) -> Plan:
         model=FixtureModel(revision=deployment.model.revision, manifest_sha256=inputs.model_manifest.sha256),
         inputs=_references(inputs),
         placement=placement_of(deployment, profile.topology, stem),
-        phases=expected_phases(profile),
+        phases=expected_phases(profile, deployment.accumulation),
         prefix_chunks=prefix_chunks(profile),
         memory=inputs.memory,
         timeouts_s=profile.timeouts_s,
@@ -166,7 +166,7 @@ def placement_of(deployment: Deployment, topology: Topology, stem: str) -> Place
 
 
 def _scope(deployment: Deployment, profile: RunProfile) -> ClaimScope:
-    scope = claim_scope(deployment.hardware_class, profile)
+    scope = claim_scope(deployment.hardware_class, profile, deployment.accumulation)
     if scope is None:
         raise FindingError(found("scope.none", actual=deployment.hardware_class))
     return scope

@@ -45,10 +45,17 @@ PLACES: Mapping[str, str] = {
 def check_files(receipt: TrainingReceipt, at_hand: Mapping[str, FileRef], damage: Damage) -> Check:
     """Every file that the receipt names is the file at hand, under the name that the layout fixes."""
     for member, path in PLACES.items():
-        ref: FileRef = getattr(receipt.files, member)
+        ref: FileRef | None = getattr(receipt.files, member)
+        if ref is None:
+            continue  # `check_self` says which may be left out
         for fault in compare_ref(ref, at_hand.get(path), path, file=_FILE, pointer=f"/files/{member}"):
             yield fault.following(damage(path))
-    return f"{len(PLACES)} files as named"
+    return f"{len(_named(receipt))} files as named"
+
+
+def _named(receipt: TrainingReceipt) -> tuple[str, ...]:
+    """Members of the files that the receipt names, of those that have a fixed place."""
+    return tuple(member for member in PLACES if getattr(receipt.files, member) is not None)
 
 
 def failure(raw: bytes, *, file: str) -> Finding:
@@ -68,18 +75,23 @@ def check_self(receipt: TrainingReceipt) -> Check:
         ("/response_backwards", receipt.group_size, receipt.response_backwards),
         ("/prefix_backwards", chunks if receipt.prefix_gradient == "exact" else 0, receipt.prefix_backwards),
         ("/finalize_calls", 1, receipt.finalize_calls),
-        ("/optimizer_steps", 1, receipt.optimizer_steps),
+        ("/optimizer_steps", 0 if receipt.ends_with_gradient else 1, receipt.optimizer_steps),
         ("/max_row_difference", 0.0 if receipt.prefix_gradient == "exact" else None, receipt.max_row_difference),
         ("/cleanup/coordinator_absent", True, receipt.cleanup.coordinator_absent),
         ("/cleanup/placement_group_absent", True, receipt.cleanup.placement_group_absent),
         ("/cleanup/actors_absent", True, receipt.cleanup.actors_absent),
     ]
+    for member, path in PLACES.items():
+        want = path not in layout.STEP_FILES or not receipt.ends_with_gradient
+        have = getattr(receipt.files, member) is not None
+        rows.append((f"/files/{member}", "a file" if want else "none", "a file" if have else "none"))
     yield from _compare(rows)
     if not receipt.clip_coefficient <= 1:
         yield from _compare([("/clip_coefficient", "at most 1", receipt.clip_coefficient)])
+    step = "no step" if receipt.ends_with_gradient else f"{receipt.optimizer_steps} step"
     return (
         f"{receipt.response_backwards} response backwards, {receipt.prefix_backwards} prefix backwards, "
-        f"{receipt.finalize_calls} finalize, {receipt.optimizer_steps} step"
+        f"{receipt.finalize_calls} finalize, {step}"
     )
 
 

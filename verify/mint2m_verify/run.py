@@ -23,8 +23,8 @@ from mint2m_verify.anchor import (
     check_outside,
 )
 from mint2m_verify.canonical import sha256_hex
-from mint2m_verify.documents import Doctor, FileRef
-from mint2m_verify.finding import Finding, NamedDigest, Report, Standing, found
+from mint2m_verify.documents import Deployment, Doctor, FileRef
+from mint2m_verify.finding import Finding, FindingError, NamedDigest, Report, Standing, found
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.fixture import FixtureBytes
 from mint2m_verify.hashed import committed_by_trees, hashed_notes, hashed_standing
@@ -33,7 +33,7 @@ from mint2m_verify.recompute.placement import check_placement
 from mint2m_verify.run_documents import RunDocuments
 from mint2m_verify.run_exhibits import run_exhibits
 from mint2m_verify.run_numbers import check_numbers
-from mint2m_verify.seal import Seal, SealFiles, check_predicate, check_subjects, megabytes, read_seal
+from mint2m_verify.seal import Seal, SealFiles, check_predicate, check_subjects, counted, megabytes, read_seal
 from mint2m_verify.tree import check_manifest, compare, relative, root_digest
 from mint2m_verify.verdict import About, finish
 from mint2m_verify.vouching import Vouched, judge_grant, judge_policy, vouch
@@ -78,9 +78,14 @@ def examine_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Examined:
     standing = Standing.UNVERIFIABLE if isinstance(anchor, ConsistencyOnly) else Standing.CHECKED
     log.judge(_origin_required(anchor), standing, _origin(root, snapshot, anchor, faults, vouched))
     outside = hashed_standing(file for file in snapshot.files if layout.tree_of(file.path) is None)
-    log.judge("every file outside a tree is sealed", outside, check_subjects(seal, snapshot))
+    partial = _ends_with_gradient(files)
+    log.judge(
+        "every file outside a tree is sealed", outside, check_subjects(seal, snapshot, ends_with_gradient=partial)
+    )
     documents = RunDocuments(files, log)
-    notes = [*_NOT_CHECKED, *hashed_notes(snapshot.files), *_trees(log, documents, snapshot)]
+    notes = [*_NOT_CHECKED, *hashed_notes(snapshot.files), *_trees(log, documents, snapshot, options, partial=partial)]
+    if options.checkpoint_may_be_gone:
+        at_hand |= _gone(documents, snapshot)
     if any(layout.is_log(path) for path in files):
         notes.append("what the logs of ranks say: no check reads them")
     notes += _bindings(log, documents, snapshot, at_hand)
@@ -96,6 +101,7 @@ def examine_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Examined:
         deployment=None if named is None else named.sha256,
     )
     notes += _earlier(documents)
+    notes += _other_prompts(deployment)
     notes += check_numbers(log, documents)
     _expectations(log, documents, options, seal)
     about = About(subject=str(root), command="verify run", not_checked=tuple(notes), digests=_digests(documents))
@@ -126,21 +132,59 @@ def _origin(root: Path, snapshot: Snapshot, anchor: Anchor, faults: tuple[Findin
     return vouched.words
 
 
-def _trees(log: Findings, documents: RunDocuments, snapshot: Snapshot) -> list[str]:
-    """Each tree against its manifest; what was not at hand to be compared."""
+def _ends_with_gradient(files: Mapping[str, ReadFile]) -> bool:
+    """Whether the deployment at hand says so; where it cannot be read, the run must have all that an update has."""
+    file = files.get(layout.DEPLOYMENT)
+    if file is None or file.raw is None:
+        return False
+    try:
+        return Deployment.parse(file.raw, file=file.path, canonical_form=False).ends_with_gradient
+    except FindingError:
+        return False
+
+
+def _trees(
+    log: Findings, documents: RunDocuments, snapshot: Snapshot, options: VerifyOptions, *, partial: bool
+) -> list[str]:
+    """Each tree against its manifest; what was not at hand to be compared.
+
+    Args:
+        partial: the run ends with its gradient, so that no tree of a step may be there.
+    """
     notes = []
-    for place in layout.TREES:
+    mine = layout.trees(ends_with_gradient=partial)
+    if partial:
+        log.judge("nothing of a step, which the run does not take", Standing.CHECKED, _no_step(snapshot))
+    for place in mine:
         required = f"{place.prefix} as its manifest"
         at_hand = any(file.path.startswith(place.prefix) for file in snapshot.files)
+        may_be_gone = place.manifest == layout.CHECKPOINT_MANIFEST and options.checkpoint_may_be_gone
         if documents.manifest(place.manifest) is None:
             log.not_reached(required, (place.manifest,))
-        elif place.optional and not at_hand:
+        elif (place.optional or may_be_gone) and not at_hand:
             notes.append(f"the files of {place.prefix}: only their manifest is here")
             log.judge(f"{place.manifest} agrees with itself", Standing.CHECKED, _manifest_alone(documents, place))
         else:
             standing = hashed_standing(file for file in snapshot.files if file.path.startswith(place.prefix))
             log.judge(required, standing, _tree(documents, snapshot, place))
     return notes
+
+
+def _gone(documents: RunDocuments, snapshot: Snapshot) -> dict[str, FileRef]:
+    """The files of a checkpoint that is not here, as its manifest names them, for the records that name them too."""
+    manifest, folder = documents.manifest(layout.CHECKPOINT_MANIFEST), "checkpoint/"
+    if manifest is None or any(file.path.startswith(folder) for file in snapshot.files):
+        return {}
+    files = ((folder + entry.path, entry) for entry in manifest.document.files)
+    return {path: FileRef(path=path, sha256=entry.sha256, size=entry.size) for path, entry in files}
+
+
+def _no_step(snapshot: Snapshot) -> Check:
+    for file in snapshot.files:
+        place = layout.tree_of(file.path)
+        if place is not None and place.manifest in layout.STEP_FILES:
+            yield found("tree.file-unexpected", file=file.path, expected="nothing: the run ends with its gradient")
+    return "no checkpoint, no adapter"
 
 
 def _manifest_alone(documents: RunDocuments, place: layout.TreePlace) -> Check:
@@ -257,6 +301,9 @@ def _records(log: Findings, documents: RunDocuments, at_hand: Mapping[str, FileR
     """Doctor, ranks, placement, cleanup and the journal, and that the seal is about this execution."""
     plan, profile, ranks, receipt = documents.plan, documents.profile, documents.sessions, documents.receipt
     doctor, deployment, journal = documents.doctor, documents.deployment, documents.journal
+    accumulation = None if deployment is None else deployment.document.accumulation
+    partial = deployment is not None and deployment.document.ends_with_gradient
+    once = "exactly one finalize and no step" if partial else "exactly one finalize and one step"
     if seal is not None and plan is not None and receipt is not None:
         log.judge(
             "the seal is about this execution",
@@ -276,7 +323,7 @@ def _records(log: Findings, documents: RunDocuments, at_hand: Mapping[str, FileR
         log.judge(
             f"{world} rank{'' if world == 1 else 's'}, phases in order",
             Standing.CHECKED,
-            sessions.check_ranks(ranks, plan.document, profile.document),
+            sessions.check_ranks(ranks, plan.document, profile.document, accumulation),
             sources=needs,
         )
         log.judge(
@@ -286,13 +333,13 @@ def _records(log: Findings, documents: RunDocuments, at_hand: Mapping[str, FileR
             sources=needs,
         )
         log.judge(
-            "exactly one finalize and one step",
+            once,
             Standing.ATTESTED_ONLY,
             sessions.check_counts(ranks.document, profile.document),
             sources=needs,
         )
     else:
-        for required in ("all ranks, phases in order", "ranks agree", "exactly one finalize and one step"):
+        for required in ("all ranks, phases in order", "ranks agree", once):
             log.not_reached(required, needs)
     needs = (layout.RANK_SESSIONS, layout.PLAN, layout.PROFILE, layout.DEPLOYMENT)
     if ranks is not None and plan is not None and profile is not None and deployment is not None:
@@ -338,6 +385,18 @@ def _earlier(documents: RunDocuments) -> list[str]:
         return []
     taken = sessions.earlier_work(documents.sessions.document, documents.profile.document)
     return [] if taken is None else [f"who did what this run took over ({taken}): that execution left no records here"]
+
+
+def _other_prompts(deployment: Deployment | None) -> list[str]:
+    """What the runs of the step's other prompts would show."""
+    place = None if deployment is None else deployment.accumulation
+    if place is None:
+        return []
+    others = counted(place.prompts - 1, "other run")
+    notes = [f"the step's {others}, and that the counts are of all of them (mint2m verify training)"]
+    if place.gradient is not None:
+        notes.append("that the gradient which it went on from is theirs")
+    return notes
 
 
 def check_doctor(doctor: Doctor) -> Check:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from mint2m_verify import layout, moments_check, receipt_check, sessions
+from mint2m_verify import accumulation_check, layout, moments_check, receipt_check, sessions
 from mint2m_verify.documents import Rollout, RunProfile, Scores
+from mint2m_verify.documents.inputs import Accumulation
 from mint2m_verify.finding import FindingError, Standing
 from mint2m_verify.findings import Findings
 from mint2m_verify.recompute import scores as score_checks
@@ -22,9 +23,12 @@ from mint2m_verify.sessions import Facts, Near
 
 _ROW_LOSSES = "advantages, losses, clip counts, total"
 _ROW_TOKEN_ADVANTAGES = "advantages by token"
+_ROW_FIT, _ROW_NORM = "adapter, gradient and moments fit", "gradient norm and clip"
 _ROW_STEP = "optimizer step and moments"
 _ROW_MOMENTS = "the moments that the step went on from"
+_ROW_PLACE = "its place in a step over several prompts"
 _TENSOR_FILES = (step_checks.ADAPTER_BEFORE, step_checks.ADAPTER, layout.GRADIENT, layout.OPTIMIZER_AFTER)
+_GRADIENT_FILES = (step_checks.ADAPTER_BEFORE, layout.GRADIENT)
 
 
 def check_numbers(log: Findings, documents: RunDocuments) -> list[str]:
@@ -39,7 +43,8 @@ def check_numbers(log: Findings, documents: RunDocuments) -> list[str]:
 def _check_numbers(log: Findings, documents: RunDocuments) -> list[str]:
     losses = _scores(log, documents)
     _moments(log, documents)
-    tensors = _step(log, documents)
+    _place(log, documents)
+    tensors = _gradient(log, documents) if _ends_with_gradient(documents) else _step(log, documents)
     profile, rollout, scores = documents.profile, documents.rollout, documents.scores
     ranks, plan, receipt = documents.sessions, documents.plan, documents.receipt
     notes: list[str] = []
@@ -60,7 +65,10 @@ def _check_numbers(log: Findings, documents: RunDocuments) -> list[str]:
         rounded = profile.document.model.dtype == "float64"
         if rounded:
             notes.append("the ranks' adapter digests: a float64 run exports its adapter rounded to float32")
-        facts = _facts(rollout.document, scores.document, profile.document, losses, None if rounded else digests)
+        accumulation = _accumulation(documents)
+        facts = _facts(
+            rollout.document, scores.document, profile.document, accumulation, losses, None if rounded else digests
+        )
         log.judge(
             "rank records hold the recomputed numbers",
             Standing.DERIVED,
@@ -105,7 +113,7 @@ def _scores(log: Findings, documents: RunDocuments) -> tuple[TokenLosses, ...] |
         log.not_reached(_ROW_LOSSES, needs)
         return None
     losses = score_checks.response_losses(scores.document, profile.document)
-    check = score_checks.check_losses(scores.document, losses, profile.document)
+    check = score_checks.check_losses(scores.document, losses, profile.document, _accumulation(documents))
     log.judge(_ROW_LOSSES, Standing.DERIVED, check, sources=needs)
     return losses
 
@@ -142,6 +150,89 @@ def _moments(log: Findings, documents: RunDocuments) -> None:
     log.judge(_ROW_MOMENTS, Standing.CHECKED, check, sources=(layout.OPTIMIZER_INITIAL,))
 
 
+def _accumulation(documents: RunDocuments) -> Accumulation | None:
+    """The run's place in a step over several prompts, by its deployment; without one a step has one prompt."""
+    return None if documents.deployment is None else documents.deployment.document.accumulation
+
+
+def _ends_with_gradient(documents: RunDocuments) -> bool:
+    return documents.deployment is not None and documents.deployment.document.ends_with_gradient
+
+
+def _place(log: Findings, documents: RunDocuments) -> None:
+    """The run among those of its step; one that speaks of no other prompt has no row."""
+    deployment, receipt, ranks = documents.deployment, documents.receipt, documents.sessions
+    needs = (layout.DEPLOYMENT, layout.RECEIPT, layout.RANK_SESSIONS)
+    copy = documents.ref(layout.GRADIENT_INITIAL)
+    if deployment is None or receipt is None or ranks is None:
+        if copy is not None or _accumulation(documents) is not None:
+            log.not_reached(_ROW_PLACE, needs)
+        return
+    if not accumulation_check.concerns(deployment.document, copy, receipt.document, ranks.document):
+        return
+    scored = None
+    if documents.rollout is not None and documents.profile is not None:
+        scored = accumulation_check.scored_tokens(documents.rollout.document, documents.profile.document)
+    check = accumulation_check.check_place(
+        deployment.document,
+        copy,
+        documents.raw(layout.GRADIENT_INITIAL),
+        receipt.document,
+        ranks.document,
+        scored,
+    )
+    log.judge(_ROW_PLACE, Standing.CHECKED, check, sources=(*needs, layout.GRADIENT_INITIAL))
+
+
+def _gradient(log: Findings, documents: RunDocuments) -> step_checks.GradientTensors | None:
+    """The adapter and the gradient of a run that takes no step; as `_step`."""
+    profile, scores = documents.profile, documents.scores
+    config = documents.raw(f"artifacts/adapter-before/{layout.ADAPTER_CONFIG}")
+    if profile is not None and config is not None:
+        check = step_checks.check_config(config, None, profile.document)
+        log.judge("adapter configuration", Standing.CHECKED, check, sources=(layout.PROFILE,))
+    else:
+        log.not_reached("adapter configuration", (layout.PROFILE,))
+    wanted = _with_start(documents, _GRADIENT_FILES)
+    raw = {path: data for path in wanted if (data := documents.raw(path)) is not None}
+    needs = (*wanted, layout.PROFILE, layout.SCORES)
+    tensors = None
+    if len(raw) == len(wanted):
+        tensors, faults = step_checks.read_gradient(raw)
+        for fault in faults:
+            log.unreadable(fault.file or "", (fault,))
+    if tensors is None or profile is None or scores is None:
+        for row in (_ROW_FIT, _ROW_NORM):
+            log.not_reached(row, needs)
+        return None
+    if not _sound(log, tensors, profile.document, scores.document, needs):
+        return None
+    _start(log, documents, tensors)
+    return tensors
+
+
+def _with_start(documents: RunDocuments, files: tuple[str, ...]) -> tuple[str, ...]:
+    """`files`, with the gradient that the run went on from where its deployment names one."""
+    place = _accumulation(documents)
+    named = place is not None and place.gradient is not None
+    return (*files, layout.GRADIENT_INITIAL) if named else files
+
+
+def _sound(
+    log: Findings,
+    tensors: step_checks.GradientTensors,
+    profile: RunProfile,
+    scores: Scores,
+    needs: tuple[str, ...],
+) -> bool:
+    """Names, shapes and the norm; whether the former agree."""
+    fits = log.judge(_ROW_FIT, Standing.CHECKED, step_checks.check_tensors(tensors, profile), sources=needs)
+    signal = scores.has_signal or profile.grpo.kl_beta > 0
+    norm = step_checks.check_norm(tensors, scores, profile, signal=signal)
+    log.judge(_ROW_NORM, Standing.DERIVED, norm, sources=needs)
+    return fits
+
+
 def _step(log: Findings, documents: RunDocuments) -> step_checks.StepTensors | None:
     """The adapter, the gradient and the step; the tensors where their names and shapes agree."""
     profile, scores = documents.profile, documents.scores
@@ -152,10 +243,11 @@ def _step(log: Findings, documents: RunDocuments) -> step_checks.StepTensors | N
     else:
         log.not_reached("adapter configuration", (layout.PROFILE,))
     steps_before = _steps_before(documents)
-    wanted = (*_TENSOR_FILES, *((layout.OPTIMIZER_INITIAL,) if steps_before else ()))
+    files = (*_TENSOR_FILES, *((layout.OPTIMIZER_INITIAL,) if steps_before else ()))
+    wanted = _with_start(documents, files)
     raw = {path: data for path in wanted if (data := documents.raw(path)) is not None}
     needs = (*wanted, layout.PROFILE, layout.SCORES)
-    rows = ("adapter, gradient and moments fit", "gradient norm and clip", _ROW_STEP)
+    rows = (_ROW_FIT, _ROW_NORM, _ROW_STEP)
     if steps_before is None or len(raw) < len(wanted) or profile is None or scores is None:
         for row in rows:
             log.not_reached(row, needs)
@@ -167,15 +259,7 @@ def _step(log: Findings, documents: RunDocuments) -> step_checks.StepTensors | N
         for row in rows:
             log.not_reached(row, needs)
         return None
-    fits = log.judge(rows[0], Standing.CHECKED, step_checks.check_tensors(tensors, profile.document), sources=needs)
-    signal = scores.document.has_signal or profile.document.grpo.kl_beta > 0
-    log.judge(
-        rows[1],
-        Standing.DERIVED,
-        step_checks.check_norm(tensors, scores.document, profile.document, signal=signal),
-        sources=needs,
-    )
-    if not fits:
+    if not _sound(log, tensors, profile.document, scores.document, needs):
         log.not_reached(rows[2], needs)
         return None
     _start(log, documents, tensors)
@@ -191,7 +275,7 @@ def _steps_before(documents: RunDocuments) -> int | None:
     return 0 if start is None else start.steps
 
 
-def _start(log: Findings, documents: RunDocuments, tensors: step_checks.StepTensors) -> None:
+def _start(log: Findings, documents: RunDocuments, tensors: step_checks.GradientTensors) -> None:
     """What the step started from; a given policy that is not at hand is noted where the fixture is checked."""
     deployment, raw = documents.deployment, documents.raw(step_checks.ADAPTER_GIVEN)
     required = "the adapter that the step started from"
@@ -213,11 +297,12 @@ def _facts(
     rollout: Rollout,
     scores: Scores,
     profile: RunProfile,
+    accumulation: Accumulation | None,
     losses: tuple[TokenLosses, ...],
     adapter_sha256: tuple[str, str] | None,
 ) -> Facts:
     scored = tuple(len(entry.policy) for entry in scores.responses)
-    weights = token_weights(scored, profile.grpo)
+    weights = token_weights(scored, profile.grpo, accumulation)
     shares = (score_checks.response_share(loss, weight) for loss, weight in zip(losses, weights, strict=True))
     deviations = (score_checks.ratio_deviation(loss) for loss in losses)
     return Facts(

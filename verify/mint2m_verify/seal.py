@@ -159,12 +159,13 @@ def _payload(bundle: SignedBundle) -> bytes:
     return content.payload
 
 
-def check_subjects(seal: Seal | None, snapshot: Snapshot) -> Check:
+def check_subjects(seal: Seal | None, snapshot: Snapshot, *, ends_with_gradient: bool) -> Check:
     """Every file at hand outside the trees is a subject, and every subject is at hand.
 
     Args:
         seal: None where it could not be read; only the layout is then checked.
         snapshot: every file that was read.
+        ends_with_gradient: the run takes no step, and has none of the files of one.
     """
     blocked = {fault.file: fault for fault in snapshot.findings if fault.file is not None}
     yield from snapshot.findings
@@ -177,9 +178,10 @@ def check_subjects(seal: Seal | None, snapshot: Snapshot) -> Check:
         if entry.executable:
             yield found("tree.mode-changed", file=entry.path, expected="not executable", actual="executable")
     if seal is not None:
-        yield from _compare_subjects(seal.statement.subjects, outside, blocked)
+        yield from _compare_subjects(seal.statement.subjects, outside, blocked, ends_with_gradient=ends_with_gradient)
     sealed = set() if seal is None else {subject.name for subject in seal.statement.subjects}
-    for path in sorted(layout.REQUIRED_FILES - sealed - {entry.path for entry in outside}):
+    required = layout.required_files(ends_with_gradient=ends_with_gradient)
+    for path in sorted(required - sealed - {entry.path for entry in outside}):
         yield found("tree.file-missing", file=path, expected="part of every run directory").following(blocked.get(path))
     read_now = sum(file.entry.size - file.cached for file in snapshot.files if not file.elsewhere)
     return f"{len(outside)} of {len(outside)}; {len(snapshot.files)} files, {megabytes(read_now)} re-hashed"
@@ -225,7 +227,11 @@ def _sealed_by_path(path: str) -> bool:
 
 
 def _compare_subjects(
-    subjects: Sequence[Subject], outside: Sequence[TreeEntry], blocked: Mapping[str, Finding]
+    subjects: Sequence[Subject],
+    outside: Sequence[TreeEntry],
+    blocked: Mapping[str, Finding],
+    *,
+    ends_with_gradient: bool,
 ) -> Iterator[Finding]:
     """Subjects carry only a digest: size and bits are taken from the file at hand, and a change covers all of it."""
     at_hand = {entry.path: entry for entry in outside}
@@ -234,7 +240,7 @@ def _compare_subjects(
         if not _sealed_by_path(subject.name):
             yield found("seal.subject-inside-tree", file=layout.SEAL, actual=subject.name)
             continue
-        if not layout.has_place(subject.name):
+        if not layout.has_place(subject.name, ends_with_gradient=ends_with_gradient):
             yield found("tree.file-unexpected", file=subject.name)
         actual = at_hand.get(subject.name)
         if actual is None:

@@ -22,6 +22,7 @@ from mint2m_verify.documents import (
     RankSessions,
     RunProfile,
 )
+from mint2m_verify.documents.inputs import Accumulation
 from mint2m_verify.documents.records import chain_start
 from mint2m_verify.expert_load import expert_load, miscounted
 from mint2m_verify.finding import Finding, found
@@ -61,7 +62,9 @@ class Facts:
     adapter_sha256: tuple[str, str] | None
 
 
-def check_ranks(sessions: Read[RankSessions], plan: Plan, profile: RunProfile) -> Check:
+def check_ranks(
+    sessions: Read[RankSessions], plan: Plan, profile: RunProfile, accumulation: Accumulation | None
+) -> Check:
     """Every planned rank once, of this plan, each with exactly the phases of the profile, in order and chained."""
     document = sessions.document
     world = profile.topology.world_size
@@ -79,7 +82,7 @@ def check_ranks(sessions: Read[RankSessions], plan: Plan, profile: RunProfile) -
     if sorted(ranks) == list(range(world)) and ranks != sorted(ranks):
         yield _fault("session.rank-order", "/ranks", _listed(sorted(ranks)), _listed(ranks))
     yield from _actors(document, plan)
-    wanted = phases.expected_phases(profile)
+    wanted = phases.expected_phases(profile, accumulation)
     for index, session in enumerate(document.ranks):
         where = f"/ranks/{index}"
         if session.world_size != world:
@@ -161,7 +164,7 @@ def check_counts(sessions: RankSessions, profile: RunProfile) -> Check:
     reverse = f", {chunks} prefix backwards" if profile.prefix.gradient == "exact" else ", prefix detached"
     taken, load = earlier_work(sessions, profile), expert_load(sessions)
     return (
-        f"{profile.group_size} response backwards{reverse}, 1 finalize; steps by rank {', '.join(steps)}"
+        f"{profile.group_size} response backwards{reverse}, 1 finalize; steps by rank {', '.join(steps) or 'none'}"
         f"{'' if taken is None else f'; {taken}'}"
         f"{'' if load is None else f'; {load}'}"
     )

@@ -104,6 +104,12 @@ def gather_set(path: Path, *, progress: Progress | None = None) -> GatheredSet:
             "optimizer.moments-refused", file=path.name, pointer="/optimizer", expected=expected, actual="moments"
         )
         parts.record("optimizer", fault)
+    if deployment.accumulation is not None:
+        expected = "none: a stage's update is of one prompt"
+        fault = found(
+            "accumulation.refused", file=path.name, pointer="/accumulation", expected=expected, actual="several"
+        )
+        parts.record("accumulation", fault)
     fixtures = _check_set(parts, deployment)
     if fixtures is not None and fixtures.cases:
         _check_agreement(parts, fixtures.cases)

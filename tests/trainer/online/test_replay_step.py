@@ -35,6 +35,16 @@ def test_a_step_that_went_on_from_moments_gives_its_numbers_again(tmp_path: Path
     assert {row.standing for row in report.requirements} == {Standing.REPLAYED}
 
 
+@pytest.mark.slow
+def test_both_runs_of_a_step_of_two_prompts_give_their_numbers_again(tmp_path: Path) -> None:
+    build_site(tmp_path / "site", answered=False)
+    report = replay_step(replace(request(1, tmp_path / "site/model"), training=VECTORS / "bases/training-prompts"))
+    assert report.verdict is Verdict.ACCEPTED, report.findings
+    gradients = {row.required: row.found for row in report.requirements if "gradient, relative L2" in row.required}
+    assert gradients.keys() == {"prompt 0: gradient, relative L2", "prompt 1: gradient, relative L2"}
+    assert sum("optimizer delta" in row.required for row in report.requirements) == 1  # one step, by the last
+
+
 def test_other_draws_than_those_that_were_written_down_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

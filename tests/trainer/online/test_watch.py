@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mint2m_trainer.online.step_numbers import read_numbers
 from mint2m_trainer.online.watch import EVENTS, FOLDER, Watch, head
 from mint2m_verify.anchor import VerifyOptions, read_key
 from mint2m_verify.documents.training import TrainingPlan
@@ -46,6 +47,25 @@ def scores(root: Path, step: int) -> dict[str, float]:
 def rewards(root: Path, step: int) -> list[float]:
     attempt = json.loads((root / places.step_file(step)).read_bytes())["attempts"][-1]
     return [response["reward"] for response in attempt["responses"]]
+
+
+def test_of_a_step_of_two_prompts_means_are_over_both_and_losses_add_up(tmp_path: Path) -> None:
+    root = shutil.copytree(VECTORS / "bases/training-prompts", tmp_path / "t")
+    for step in range(STEPS):
+        numbers = read_numbers(root, step)
+        attempts = json.loads((root / places.step_file(step)).read_bytes())["attempts"]
+        groups = [attempt for attempt in attempts if attempt["signal"]]
+        drawn = [response for group in groups for response in group["responses"]]
+        every = [
+            json.loads((root / places.prompt_folder(step, index, 2) / "artifacts/scores.json").read_bytes())
+            for index in range(2)
+        ]
+        assert numbers.rows == tuple(group["row"] for group in groups) and len(groups) == 2
+        assert numbers.reward == pytest.approx(sum(response["reward"] for response in drawn) / len(drawn))
+        assert numbers.tokens == pytest.approx(sum(len(response["tokens"]) for response in drawn) / len(drawn))
+        assert numbers.loss == pytest.approx(every[0]["loss"] + every[1]["loss"])
+        assert numbers.gradient_norm == every[1]["gradient_norm"]
+        assert numbers.tried == len(attempts)
 
 
 def test_tensorboards_own_reader_finds_every_number_of_every_step(training: Path) -> None:

@@ -1,4 +1,4 @@
-"""The bases `training` and `training-carried`: two steps each, by the trainer and signed with a key of these tests."""
+"""The bases of online trainings: two steps each, by the trainer and signed with a key of these tests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ STEPS = 2
 
 
 def make_training(base: str) -> None:
-    """Sample, train and seal two steps; two minutes or less. The base `training-carried` carries its moments."""
+    """Sample, train and seal two steps; some minutes.
+
+    `training-carried` carries its moments, `training-prompts` too and has two prompts a step.
+    """
     make_keys()
     with tempfile.TemporaryDirectory(prefix="mint2m-vectors-") as folder:
         work = Path(folder)
         site = build_site(
-            work / "site", key=KEYS / "release.key", moments="carried" if base == "training-carried" else None
+            work / "site",
+            key=KEYS / "release.key",
+            moments=None if base == "training" else "carried",
+            prompts=2 if base == "training-prompts" else None,
         )
         request = OnlineRequest(deployment=site.deployment, steps=STEPS, directory=work / "training", resume=False)
         report = online(request)

@@ -19,7 +19,7 @@ NOT_CASES = frozenset({"bases", "maker", KEYS.name, "__pycache__"})
 Change = Callable[[Run], None]
 
 #: The base that is a promotion chain and no run, and those that are online trainings.
-CHAIN, TRAININGS = "chain", ("training", "training-carried")
+CHAIN, TRAININGS = "chain", ("training", "training-carried", "training-prompts")
 
 VERIFY_RUN = ("verify", "run", "{run}", "--key", "{keys}/{key}.pub")
 
@@ -161,7 +161,8 @@ def check_training() -> None:
     for base in TRAININGS:
         training = Training.of(base)
         for step in training.numbers:
-            training.edit_run(step, lambda _run: None)
+            for index in range(training.prompts(step)):
+                training.edit_run(step, lambda _run: None, index=index)
         training.follow()
         different = [path for path, raw in read_base(base).items() if training.files[path] != raw]
         if different:

@@ -328,3 +328,40 @@ def _(run: Run) -> None:
         inside.edit("receipt.json", lambda receipt: receipt.update(scope))
         of(run).put_run(step, inside)
     of(run).follow()
+
+
+# Checkpoints that a plan lets go.
+
+
+def lose_checkpoint(run: Run, step: int, *, but: str = "") -> None:
+    for path in [p for p in run.files if p.startswith(f"{run_folder(step)}checkpoint/")]:
+        if not (but and path.endswith(but)):
+            del run.files[path]
+
+
+def keep_last(run: Run) -> None:
+    run.set(PLAN, "/checkpoints_kept", 1)
+    of(run).follow()
+
+
+@training("checkpoint-let-go", "The plan keeps one checkpoint; that of the step before is gone.", None, exit=0)
+def _(run: Run) -> None:
+    keep_last(run)
+    lose_checkpoint(run, 0)
+
+
+@training("checkpoint-gone", "A checkpoint is gone, and the plan lets none go.", "tree.file-missing")
+def _(run: Run) -> None:
+    lose_checkpoint(run, 0)
+
+
+@training("last-checkpoint-gone", "The plan keeps one checkpoint, and the last is gone.", "tree.file-missing")
+def _(run: Run) -> None:
+    keep_last(run)
+    lose_checkpoint(run, 1)
+
+
+@training("checkpoint-gone-in-part", "Of a checkpoint that may be gone, one file is there.", "tree.file-missing")
+def _(run: Run) -> None:
+    keep_last(run)
+    lose_checkpoint(run, 0, but="/common.pt")

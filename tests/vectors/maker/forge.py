@@ -250,7 +250,8 @@ class Run:
 
     def redo_manifests(self) -> None:
         for prefix in ("checkpoint/", "adapter/", "artifacts/adapter-before/"):
-            self._manifest(prefix)
+            if TREES[prefix] in self.files:  # a run that takes no step has no tree of one
+                self._manifest(prefix)
 
     def redo_records(self) -> None:
         """Files that the ranks name, and the chain of each rank."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import rfc8785
 
-from maker.forge import SEAL, Run, bundle, load_key, sha256
+from maker.forge import DEPLOYMENT, SEAL, Run, bundle, load_key, sha256
 
 PLAN, TRAINING = "training-plan.json", "training.json"
 STATEMENT = "attestations/training.sigstore.json"
@@ -33,6 +33,11 @@ def run_folder(step: int) -> str:
     return f"steps/{step:04d}/run/"
 
 
+def gradient_folder(step: int, index: int) -> str:
+    """The run of a prompt that is not its step's last."""
+    return f"steps/{step:04d}/gradient-{index:04d}/"
+
+
 @dataclass
 class Training(Run):
     """One training directory in memory."""
@@ -44,28 +49,38 @@ class Training(Run):
     def numbers(self) -> list[int]:
         return sorted(int(path.split("/")[1]) for path in self.files if path.endswith("/step.json"))
 
-    def run(self, step: int) -> Run:
+    def prompts(self, step: int) -> int:
+        """Runs of a step, one a prompt."""
+        start = f"steps/{step:04d}/"
+        return len({path.split("/")[2] for path in self.files if path.startswith(start)} - {"step.json"})
+
+    def folder(self, step: int, index: int | None) -> str:
+        """Of the run of one prompt; None is the last one, which takes the step."""
+        last = index is None or index == self.prompts(step) - 1
+        return run_folder(step) if last or index is None else gradient_folder(step, index)
+
+    def run(self, step: int, index: int | None = None) -> Run:
         """A step's run, to change; `put_run` puts it back."""
-        folder = run_folder(step)
+        folder = self.folder(step, index)
         inside = {p.removeprefix(folder): raw for p, raw in self.files.items() if p.startswith(folder)}
         return Run(base=f"{self.base}/{folder.rstrip('/')}", files=inside)
 
-    def put_run(self, step: int, run: Run) -> None:
-        folder = run_folder(step)
+    def put_run(self, step: int, run: Run, index: int | None = None) -> None:
+        folder = self.folder(step, index)
         for path in [path for path in self.files if path.startswith(folder)]:
             del self.files[path]
         self.files |= {folder + path: raw for path, raw in run.files.items()}
 
-    def edit_run(self, step: int, change: Callable[[Run], None]) -> None:
+    def edit_run(self, step: int, change: Callable[[Run], None], *, index: int | None = None) -> None:
         """Change a step's run and make right again what binds the change inside it."""
-        run = self.run(step)
+        run = self.run(step, index)
         change(run)
         run.follow()
-        self.put_run(step, run)
+        self.put_run(step, run, index)
 
-    def seal(self, step: int) -> str:
-        """The digest of the payload of a step's seal."""
-        document = json.loads(self.files[run_folder(step) + SEAL])
+    def seal(self, step: int, index: int | None = None) -> str:
+        """The digest of the payload of the seal of a step's run."""
+        document = json.loads(self.files[self.folder(step, index) + SEAL])
         return sha256(base64.b64decode(document["dsseEnvelope"]["payload"]))
 
     def left(self, step: int) -> str:
@@ -87,10 +102,26 @@ class Training(Run):
         self.redo_training()
 
     def redo_nonce(self, step: int) -> None:
-        """The run as it would be had it been planned for the step's file as it is now."""
-        run = self.run(step)
+        """The runs as they would be had they been planned for the step's file as it is now."""
+        prompts = self.prompts(step)
+        for index in range(prompts):
+            self._renamed(step, index, prompts)
+            if index:
+                self._on_top(step, index)
+
+    def _on_top(self, step: int, index: int) -> None:
+        """The run names the seal of the one before, as that is now."""
+        deployment, seal = self.run(step, index).json(DEPLOYMENT), self.seal(step, index - 1)
+        start = (deployment.get("accumulation") or {}).get("gradient")
+        if start is not None and start["seal_sha256"] != seal:
+            start["seal_sha256"] = seal
+            self.edit_run(step, lambda run: run.put(DEPLOYMENT, deployment), index=index)
+
+    def _renamed(self, step: int, index: int, prompts: int) -> None:
+        run = self.run(step, index)
         plan = run.json("plan.json")
-        old, new = plan["nonce_sha256"], sha256(sha256(self.files[step_file(step)]).encode())
+        nonce = sha256(self.files[step_file(step)])
+        old, new = plan["nonce_sha256"], sha256((nonce if prompts == 1 else f"{nonce}-{index}").encode())
         if old == new:
             return
         for path, raw in run.files.items():
@@ -98,7 +129,7 @@ class Training(Run):
                 raw = raw.replace(old.encode(), new.encode())
                 run.files[path] = raw.replace(old[:_NAMED].encode(), new[:_NAMED].encode())
         run.follow()
-        self.put_run(step, run)
+        self.put_run(step, run, index)
 
     def redo_training(self) -> None:
         self.put(

@@ -66,12 +66,14 @@ def build_site(
     world_size: int = 1,
     answered: bool = True,
     moments: Moments | None = None,
+    prompts: int | None = None,
+    checkpoints_kept: int | None = None,
 ) -> Site:
     """Make everything below `folder`; the dataset has rows of different lengths, and one that nobody answers.
 
     Args:
         key: a private key with its public half beside it; None makes one.
-        moments: as the deployment has them.
+        moments: as the deployment has them; `prompts` a step and `checkpoints_kept` the same.
         answered: ask the model for its answers, which takes seconds; without, nobody answers any row.
     """
     folder.mkdir(parents=True)
@@ -104,6 +106,8 @@ def build_site(
         distribution=GENERATED,
         signing_key=str(signing.resolve()),
         moments=moments,
+        prompts_per_step=prompts,
+        checkpoints_kept=checkpoints_kept,
     )
     path = folder / "online.json"
     path.write_text(json.dumps(deployment.value(), indent=2) + "\n", encoding="utf-8")

@@ -60,6 +60,8 @@ def prepare(root: Path, plan: Plan, inputs: PlannedInputs, doctor: Doctor) -> No
             _copy(source, root / layout.ADAPTER_INITIAL / source.name)
     if inputs.moments is not None:
         _copy(inputs.moments, root / layout.OPTIMIZER_INITIAL)
+    if inputs.gradient is not None:
+        _copy(inputs.gradient, root / layout.GRADIENT_INITIAL)
     (root / "artifacts").mkdir(exist_ok=True)
 
 

@@ -296,6 +296,8 @@ class _Run:
             instruments=self._instruments,
             moments=None if start is None else self._root / layout.OPTIMIZER_INITIAL,
             steps_before=0 if start is None else start.steps,
+            accumulation=inputs.deployment.accumulation,
+            gradient=None if inputs.gradient is None else self._root / layout.GRADIENT_INITIAL,
         )
 
     def _cleanup_command(self) -> str:

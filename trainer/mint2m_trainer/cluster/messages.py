@@ -10,7 +10,7 @@ from typing import Literal
 
 from mint2m_trainer.faults import Cause, cause_of, words_of
 from mint2m_verify.documents.base import FileRef
-from mint2m_verify.documents.inputs import Rollout, RunProfile
+from mint2m_verify.documents.inputs import Accumulation, Rollout, RunProfile
 from mint2m_verify.documents.records import PhaseEvidence
 from mint2m_verify.elsewhere import HashedElsewhere
 
@@ -39,6 +39,9 @@ class RankTask:
     #: What the optimizer goes on from, and after how many steps; None is zero state.
     moments: Path | None = None
     steps_before: int = 0
+    #: The run's place in a step over several prompts, and the gradient that it goes on from.
+    accumulation: Accumulation | None = None
+    gradient: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

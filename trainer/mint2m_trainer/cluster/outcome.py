@@ -7,7 +7,7 @@ recorded or that `scores.json` holds, so the verifier can compare every one with
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mint2m_trainer.cluster.directory import Written, reference, write_document, write_manifest
@@ -119,7 +119,9 @@ def write_receipt(
     """Manifests, rank sessions and last the receipt that binds them. The journal is closed by now."""
     scores = Scores.parse(read_once(root / layout.SCORES, name=layout.SCORES), file=layout.SCORES)
     first = {record.phase: record.evidence for record in sessions.ranks[0].phases}
-    finalize, step = first[phases.FINALIZE], first[phases.OPTIMIZER_STEP]
+    finalize, step = first[phases.FINALIZE], first.get(phases.OPTIMIZER_STEP)
+    moments = step is not None and step.optimizer_life_steps is not None
+    gradient = finalize.gradient_start_sha256 is not None
     reverse = first.get(phases.PREFIX_BACKWARD)
     differences = [
         record.evidence.row_difference
@@ -134,14 +136,19 @@ def write_receipt(
         rank_sessions=write_document(root, layout.RANK_SESSIONS, sessions.encode()),
         scores=reference(root, layout.SCORES),
         gradient=reference(root, layout.GRADIENT, written),
-        optimizer_after=reference(root, layout.OPTIMIZER_AFTER, written),
-        checkpoint_manifest=write_manifest(root, "checkpoint", "checkpoint", layout.CHECKPOINT_MANIFEST, written),
         adapter_before_manifest=write_manifest(
             root, "file", "artifacts/adapter-before", layout.ADAPTER_BEFORE_MANIFEST, written
         ),
-        adapter_manifest=write_manifest(root, "file", "adapter", layout.ADAPTER_MANIFEST, written),
-        optimizer_before=reference(root, layout.OPTIMIZER_INITIAL) if step.optimizer_life_steps is not None else None,
+        optimizer_before=reference(root, layout.OPTIMIZER_INITIAL) if moments else None,
+        gradient_before=reference(root, layout.GRADIENT_INITIAL) if gradient else None,
     )
+    if step is not None:
+        files = replace(
+            files,
+            optimizer_after=reference(root, layout.OPTIMIZER_AFTER, written),
+            checkpoint_manifest=write_manifest(root, "checkpoint", "checkpoint", layout.CHECKPOINT_MANIFEST, written),
+            adapter_manifest=write_manifest(root, "file", "adapter", layout.ADAPTER_MANIFEST, written),
+        )
     receipt = TrainingReceipt(
         run_id=plan.run_id,
         plan_sha256=plan.plan_sha256,
@@ -163,7 +170,7 @@ def write_receipt(
         if reverse is None
         else _recorded(reverse.backward_calls, phases.PREFIX_BACKWARD) + (reverse.resumed_chunks or 0),
         finalize_calls=_recorded(finalize.finalize_calls, phases.FINALIZE),
-        optimizer_steps=_recorded(step.optimizer_steps, phases.OPTIMIZER_STEP),
+        optimizer_steps=0 if step is None else _recorded(step.optimizer_steps, phases.OPTIMIZER_STEP),
         signal="signal" if scores.has_signal else "no-signal",
         max_row_difference=max((d for d in differences if d is not None), default=None),
         loss=scores.loss,
@@ -182,9 +189,9 @@ def write_receipt(
     return receipt
 
 
-def _before(step: PhaseEvidence) -> int | None:
-    """Steps in the life of the optimizer's state before this run's; None where it began at zero."""
-    if step.optimizer_life_steps is None:
+def _before(step: PhaseEvidence | None) -> int | None:
+    """Steps in the life of the optimizer's state before this run's; None where it began at zero or took none."""
+    if step is None or step.optimizer_life_steps is None:
         return None
     return step.optimizer_life_steps - _recorded(step.optimizer_steps, phases.OPTIMIZER_STEP)
 

@@ -164,6 +164,8 @@ class RankActor:
             progress=task.progress,
             moments=task.moments,
             steps_before=task.steps_before,
+            accumulation=task.accumulation,
+            gradient=task.gradient,
         )
         if task.instruments is not None:
             task.instruments.mkdir(parents=True, exist_ok=True)  # each node has a disk of its own

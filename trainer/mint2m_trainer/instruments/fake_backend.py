@@ -61,7 +61,7 @@ class FakeUpdate:
         profile = inputs.profile
         if len(inputs.rollout.responses) != profile.group_size:
             raise InstrumentError(f"{len(inputs.rollout.responses)} responses in a group of {profile.group_size}")
-        self.phases = phases.expected_phases(profile)
+        self.phases = phases.expected_phases(profile, inputs.accumulation)
         self._inputs, self._ledger = inputs, Ledger()
         self._layout = Layout(chunk=profile.prefix.chunk_tokens, cp=inputs.world_size, rank=inputs.rank)
         self._next, self._failed = 0, False

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from mint2m_trainer.cluster.interrupt import terminated_like_interrupted
 from mint2m_trainer.cluster.progress import Silent, Watcher
 from mint2m_trainer.online.search import Search, SearchRow, search
 from mint2m_trainer.online.setting import Setting, read_setting
-from mint2m_trainer.online.step_inputs import write_inputs
+from mint2m_trainer.online.step_inputs import Earlier, Start, write_inputs
 from mint2m_trainer.online.watch import Watch, head
 from mint2m_trainer.run import RunRequest, run
 from mint2m_verify import layout
@@ -32,15 +33,20 @@ from mint2m_verify.documents.base import FileRef
 from mint2m_verify.documents.manifests import FileManifest
 from mint2m_verify.documents.training import FinishedStep, Training, TrainingPlan, TrainingStep
 from mint2m_verify.draws import response_seed
-from mint2m_verify.files import read_once, write_atomic
+from mint2m_verify.files import read_once, sync_directory, write_atomic
 from mint2m_verify.finding import FindingError, Report, Verdict, found
 from mint2m_verify.run import verify_run
 from mint2m_verify.signing import create_file
 from mint2m_verify.statement import BUNDLE_LIMIT, parse_bundle
 from mint2m_verify.training import places
-from mint2m_verify.training.rules import rows_to_try
+from mint2m_verify.training.rules import rows_to_try, run_nonce
 from mint2m_verify.training.statement import training_payload
 from mint2m_verify.training.verify import verify_training
+
+_ABANDONED = places.NO_EVIDENCE[0]
+
+#: How a checkpoint is called there while it is removed.
+_LET_GO = "-checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +94,7 @@ def online(request: OnlineRequest, watcher: Watcher | None = None) -> Report:
             made_before = (root / places.run_folder(number) / layout.SEAL).exists()
             state, done = _step(root, setting, state, watcher)
             finished.append(done)
+            _let_go(root, setting.plan, number)
             watcher.stage(f"step {number}", watch.add(number))
             if not made_before or number == request.steps - 1:
                 watch.publish()
@@ -138,10 +145,24 @@ def _held(root: Path) -> Iterator[None]:
 def _tidy(root: Path) -> None:
     """Remove what a process that was killed had half written under a temporary name."""
     steps = sorted((root / places.STEPS).glob("*"))
-    seals = [step / "run" / layout.ATTESTATIONS for step in steps]
+    seals = [run / layout.ATTESTATIONS for step in steps for run in sorted(step.iterdir()) if run.is_dir()]
     for folder in (root, root / "inputs", root / "attestations", *steps, *seals):
         for path in folder.glob(".*.partial"):
             path.unlink()
+    for path in (root / _ABANDONED).glob(f"*{_LET_GO}"):
+        shutil.rmtree(path)
+
+
+def _let_go(root: Path, plan: TrainingPlan, last: int) -> None:
+    """Remove the checkpoints that the plan lets go: each is first moved out of the evidence, so whole or not at all."""
+    for step in range(last):
+        checkpoint = root / places.run_folder(step) / "checkpoint"
+        if plan.lets_go(step, last=last) and checkpoint.exists():
+            (root / _ABANDONED).mkdir(exist_ok=True)
+            gone = root / _ABANDONED / f"{step:04d}{_LET_GO}"
+            checkpoint.rename(gone)
+            sync_directory(checkpoint.parent)
+            shutil.rmtree(gone)
 
 
 def _first(setting: Setting) -> _State:
@@ -153,12 +174,13 @@ def _step(root: Path, setting: Setting, state: _State, watcher: Watcher) -> tupl
     """The step, unless it is finished already; and where the next one begins."""
     run_root = root / places.run_folder(state.number)
     if not (run_root / layout.SEAL).exists():
-        _set_aside(root, state.number)
+        _set_aside(root, state.number, setting.plan.prompts)
         step = _drawn(root, setting, state, watcher)
         _train(root, setting, state, step, watcher)
     elif not (root / places.step_file(state.number + 1)).exists():
         # The last that was finished: what was made before the next one began was looked at then.
-        _check(root, setting, state.number)
+        for index in range(setting.plan.prompts):
+            _check(root, setting, places.prompt_folder(state.number, index, setting.plan.prompts))
     step = _read_step(root, state.number)
     finished = _finished(root, state.number)
     following = _State(
@@ -192,15 +214,18 @@ def _drawn(root: Path, setting: Setting, state: _State, watcher: Watcher) -> Tra
         expected, actual = f"parent {state.parent}", f"parent {step.parent}"
         raise FindingError(found("online.step-broken", file=str(path), expected=expected, actual=actual))
     if not step.attempts[-1].signal:
-        rows = ", ".join(str(attempt.row) for attempt in step.attempts)
+        rows = ", ".join(str(attempt.row) for attempt in step.searches[-1])
         raise FindingError(found("online.search-exhausted", file=str(path), actual=f"rows {rows}"))
+    if len(step.groups) != setting.plan.prompts:
+        expected, actual = f"{setting.plan.prompts} groups with signal", str(len(step.groups))
+        raise FindingError(found("online.step-broken", file=str(path), expected=expected, actual=actual))
     return step
 
 
 def _search(setting: Setting, state: _State) -> Search:
     plan = setting.plan
     rows = []
-    for attempt, row in enumerate(rows_to_try(state.row, plan.rows_per_step, plan.rows)):
+    for attempt, row in enumerate(rows_to_try(state.row, plan.prompts * plan.rows_per_step, plan.rows)):
         seeds = (
             response_seed(plan.seed, step=state.number, attempt=attempt, response=response)
             for response in range(setting.profile.group_size)
@@ -220,47 +245,64 @@ def _search(setting: Setting, state: _State) -> Search:
         rows=tuple(rows),
         parameters=plan.sampling,
         reward_rule=plan.reward_rule,
+        prompts=plan.prompts,
+        rows_each=plan.rows_per_step,
     )
 
 
 def _train(root: Path, setting: Setting, state: _State, step: TrainingStep, watcher: Watcher) -> None:
-    """The step's run, sealed last."""
-    watcher.advance(f"step {state.number}", 1, 2)
+    """The step's runs, one a prompt, each sealed before the next goes on from its gradient; the last takes the step."""
+    prompts, earlier = setting.plan.prompts, None
+    for index in range(prompts):
+        watcher.advance(f"step {state.number}", 1 + index, 1 + prompts)
+        place = places.prompt_folder(state.number, index, prompts)
+        if (root / place / layout.SEAL).exists():
+            _check(root, setting, place)  # of a process that was stopped after it
+        else:
+            start = Start(adapter=state.adapter, moments=state.moments, earlier=earlier)
+            _train_on(root / place, setting, step, index, start)
+        earlier = Earlier(directory=root / place, seal_sha256=_seal_sha256(root / place))
+    watcher.advance(f"step {state.number}", 1 + prompts, 1 + prompts)
+
+
+def _train_on(place: Path, setting: Setting, step: TrainingStep, index: int, start: Start) -> None:
+    prompts = setting.plan.prompts
+    name = f"{setting.plan.name}-{step.step:04d}"
     with tempfile.TemporaryDirectory(prefix="mint2m-step-") as folder:
-        deployment = write_inputs(Path(folder), setting, step, state.adapter, state.moments)
+        deployment = write_inputs(Path(folder), setting, step, index, start)
         result = run(
             RunRequest(
                 deployment=str(deployment),
-                output=root / places.run_folder(state.number),
+                output=place,
                 signer=setting.signer,
-                run_id=f"{setting.plan.name}-{state.number:04d}",
-                instance_nonce=step.sha256,
+                run_id=name if prompts == 1 else f"{name}-{index:04d}",
+                instance_nonce=run_nonce(step.sha256, index, prompts),
             )
         )
     if result.report.verdict is not Verdict.ACCEPTED:
         raise FindingError(result.report.findings[0])
-    watcher.advance(f"step {state.number}", 2, 2)
 
 
-def _set_aside(root: Path, number: int) -> None:
+def _set_aside(root: Path, number: int, prompts: int) -> None:
     """A run that was begun and not sealed: what it owned is removed, what it wrote is kept out of the evidence."""
-    started = root / places.run_folder(number)
-    if not started.exists():
+    runs = (root / places.prompt_folder(number, index, prompts) for index in range(prompts))
+    started = next((run for run in runs if not (run / layout.SEAL).exists()), None)
+    if started is None or not started.exists():
         return
     plan, journal = started / layout.PLAN, started / layout.OWNERSHIP
     if plan.exists() and journal.exists():
         report = cleanup(plan, journal)
         if report.verdict is not Verdict.ACCEPTED:
             raise FindingError(report.findings[0])
-    place = root / places.NO_EVIDENCE[0]
+    place = root / _ABANDONED
     place.mkdir(exist_ok=True)
     taken = sum(path.name.startswith(f"{number:04d}-") for path in place.iterdir())
     started.rename(place / f"{number:04d}-{taken}")
 
 
-def _check(root: Path, setting: Setting, number: int) -> None:
-    """A finished step that the next is built on must verify with the key that will sign the next."""
-    folder = root / places.run_folder(number)
+def _check(root: Path, setting: Setting, run: str) -> None:
+    """A finished run that the next is built on must verify with the key that will sign the next."""
+    folder = root / run
     report = verify_run(folder, read_key(setting.public_key), VerifyOptions())
     if report.verdict is not Verdict.ACCEPTED:
         fault = report.roots[0]
@@ -275,15 +317,20 @@ def _read_step(root: Path, number: int) -> TrainingStep:
 def _finished(root: Path, number: int) -> FinishedStep:
     """What a sealed step is called by whatever follows it."""
     folder = root / places.run_folder(number)
-    seal = parse_bundle(read_once(folder / layout.SEAL, name=layout.SEAL, limit=BUNDLE_LIMIT), file=layout.SEAL)
     manifest = folder / layout.ADAPTER_MANIFEST
     adapter = FileManifest.parse(read_once(manifest, name=layout.ADAPTER_MANIFEST), file=layout.ADAPTER_MANIFEST)
     path = places.step_file(number)
     return FinishedStep(
         step=FileRef.of(path, read_once(root / path, name=path)),
-        seal_sha256=sha256_hex(seal.payload),
+        seal_sha256=_seal_sha256(folder),
         policy_sha256=adapter.root_sha256,
     )
+
+
+def _seal_sha256(run: Path) -> str:
+    """The digest of the payload of a run's seal."""
+    seal = parse_bundle(read_once(run / layout.SEAL, name=layout.SEAL, limit=BUNDLE_LIMIT), file=layout.SEAL)
+    return sha256_hex(seal.payload)
 
 
 def _sign(root: Path, setting: Setting, finished: list[FinishedStep], watcher: Watcher) -> None:

@@ -1,4 +1,4 @@
-"""The search of one step: rows in order until a group has signal, each drawn from pages of its own.
+"""The search of one step: rows in order until each prompt has a group with signal, drawn from pages of its own.
 
 The rule: every rank knows every response and computes the rewards for itself, so all come to the same end without
 asking. The policy's digests are taken when the pages were captured and again when the last token was drawn: a policy
@@ -53,7 +53,11 @@ class SearchRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """One step's search; `adapter` None starts a fresh one from the profile's seed."""
+    """One step's search; `adapter` None starts a fresh one from the profile's seed.
+
+    It ends with the group of the last of `prompts` that has signal, or where a prompt found none in `rows_each` rows;
+    None bounds nothing.
+    """
 
     profile: RunProfile
     snapshot: Path
@@ -61,6 +65,8 @@ class Search:
     rows: tuple[SearchRow, ...]
     parameters: SamplingParameters
     reward_rule: str
+    prompts: int = 1
+    rows_each: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +77,7 @@ class _Task:
 
 
 def search(wanted: Search) -> tuple[Attempt, ...]:
-    """The attempts up to the first with signal, or all of them; runs on processes of this machine.
+    """The attempts up to the last that was looked for, or all of them; runs on processes of this machine.
 
     Raises:
         FindingError: `rank.*`.
@@ -112,10 +118,12 @@ def attempts_of(wanted: Search, comm: Comm) -> list[Attempt]:
     source = policy_source(wanted.profile, snapshot=wanted.snapshot, adapter=wanted.adapter)
     policy = materialize(source, comm)
     attempts: list[Attempt] = []
+    groups = tried = 0  # with signal, and rows since the last of them
     for row in wanted.rows:
         attempts.append(_attempt(wanted, row, policy, comm))
         comm.agree(f"row-{row.row}")
-        if attempts[-1].signal:
+        groups, tried = (groups + 1, 0) if attempts[-1].signal else (groups, tried + 1)
+        if groups == wanted.prompts or tried == wanted.rows_each:
             break
     return attempts
 

@@ -95,6 +95,8 @@ def read_setting(path: Path, *, steps: int) -> Setting:
         rows_per_step=deployment.rows_per_step,
         logprob_bound=deployment.logprob_bound,
         moments=deployment.moments,
+        prompts_per_step=deployment.prompts_per_step,
+        checkpoints_kept=deployment.checkpoints_kept,
     )
     return Setting(
         deployment=deployment,

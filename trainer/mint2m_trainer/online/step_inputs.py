@@ -1,4 +1,4 @@
-"""The inputs of one step's run: what was drawn, written as the fixture, profile and deployment of an ordinary run.
+"""The inputs of a step's runs: what was drawn, written as the fixture, profile and deployment of an ordinary run.
 
 The model and the adapter are links beside them, so that the deployment, which becomes evidence, names no path of the
 operator's machine and is the same wherever the training runs.
@@ -7,32 +7,58 @@ operator's machine and is the same wherever the training runs.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from mint2m_trainer.contract.fixture import FIXTURE_NAME, Target, bind, write_fixture
 from mint2m_trainer.online.setting import Setting
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.documents import Rollout, TrainingPayload
-from mint2m_verify.documents.inputs import Deployment, ModelSource, OptimizerStart, PinnedFile, Signer
+from mint2m_verify.documents.inputs import (
+    Accumulation,
+    Deployment,
+    GradientStart,
+    ModelSource,
+    OptimizerStart,
+    PinnedFile,
+    Signer,
+)
 from mint2m_verify.documents.training import Attempt, TrainingRow, TrainingStep
 from mint2m_verify.files import read_once, write_atomic
-from mint2m_verify.layout import TENSOR_LIMIT
-from mint2m_verify.training.rules import step_profile
+from mint2m_verify.layout import GRADIENT, TENSOR_LIMIT
+from mint2m_verify.training.rules import scored, step_profile
 
 
-def write_inputs(
-    folder: Path, setting: Setting, step: TrainingStep, adapter: Path | None, moments: Path | None
-) -> Path:
-    """Write them into an empty folder; the deployment file.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """The run of the prompt before in the same step: its directory, and the digest of its seal's payload."""
 
-    Args:
-        adapter: what the step starts from, by `step.policy_sha256`; None for a fresh one.
-        moments: what the step before left, where its optimizer is gone on from.
+    directory: Path
+    seal_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a run of a step starts from.
+
+    `adapter` is what the step starts from, by `step.policy_sha256`, None a fresh one; `moments` what the step before
+    left, where its optimizer is gone on from; `earlier` the run before in the step, None for the first.
+    """
+
+    adapter: Path | None
+    moments: Path | None
+    earlier: Earlier | None
+
+
+def write_inputs(folder: Path, setting: Setting, step: TrainingStep, index: int, start: Start) -> Path:
+    """Write those of the step's prompt `index` into an empty folder; the deployment file.
 
     Raises:
         FindingError: what the verifier refuses in the fixture.
     """
-    attempt = step.attempts[-1]
+    attempt = step.groups[index]
+    accumulation = _accumulation(folder, setting, step, index, start.earlier)
+    steps = accumulation is None or accumulation.takes_step
     row = setting.rows[attempt.row]
     profile = step_profile(setting.profile, len(row.text.encode("utf-8")))
     profile_raw = profile.encode()
@@ -58,7 +84,7 @@ def write_inputs(
             revision=setting.plan.model.revision,
             model_manifest_sha256=setting.plan.model.manifest_sha256,
         ),
-        adapter=None if adapter is None else _linked(folder, "policy", adapter),
+        adapter=None if start.adapter is None else _linked(folder, "policy", start.adapter),
         fixture=PinnedFile(path=FIXTURE_NAME, sha256=sha256_hex(read_once(folder / FIXTURE_NAME))),
         profile=PinnedFile(path="profile.json", sha256=sha256_hex(profile_raw)),
         runtime_identity=None,
@@ -67,14 +93,33 @@ def write_inputs(
         authorization_grant=None,
         output_root=".",
         signer=Signer(kind="ephemeral"),
-        optimizer=None if moments is None else _start(folder, moments, step.step),
+        optimizer=None if start.moments is None or not steps else _moments(folder, start.moments, step.step),
+        accumulation=accumulation,
     )
     path = folder / "deployment.json"
     write_atomic(path, (json.dumps(deployment.value(), indent=2) + "\n").encode("utf-8"))
     return path
 
 
-def _start(folder: Path, moments: Path, steps: int) -> OptimizerStart:
+def _accumulation(
+    folder: Path, setting: Setting, step: TrainingStep, index: int, earlier: Earlier | None
+) -> Accumulation | None:
+    """The run's place in the step, with the gradient of the run before beside the other inputs."""
+    prompts = setting.plan.prompts
+    if prompts == 1:
+        return None
+    gradient = None
+    if earlier is not None:
+        place = earlier.directory / GRADIENT
+        near = _linked(folder, "earlier", place.parent)
+        raw = read_once(place, name=place.name, limit=TENSOR_LIMIT)
+        path = f"{near}/{place.name}"
+        gradient = GradientStart(path=path, sha256=sha256_hex(raw), seal_sha256=earlier.seal_sha256)
+    tokens, responses = scored(step.groups)
+    return Accumulation(index=index, prompts=prompts, tokens=tokens, responses=responses, gradient=gradient)
+
+
+def _moments(folder: Path, moments: Path, steps: int) -> OptimizerStart:
     """The moments beside the other inputs; every step before this one led to them."""
     near = _linked(folder, "before", moments.parent)
     raw = read_once(moments, name=moments.name, limit=TENSOR_LIMIT)

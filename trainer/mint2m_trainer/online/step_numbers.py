@@ -39,13 +39,14 @@ _GROUP_OF: Mapping[str, str] = {
 class StepNumbers:
     """One step.
 
-    `reward` and `tokens` are means over the group that was trained on, `sampled` the mean reward of every group that
-    was tried, `clipped` a share of the scored tokens. `seconds` are rank 0's by group of phases, `ended` is in seconds
-    since 1970.
+    `rows`, `reward` and `tokens` are of the groups that were trained on, one a prompt, the latter as means over all
+    their responses; `sampled` is the mean reward of every group that was tried, `clipped` a share of the scored tokens.
+    `loss` is the sum of the prompts' shares. `seconds` are rank 0's by group of phases, `ended` is in seconds since
+    1970.
     """
 
     step: int
-    row: int
+    rows: tuple[int, ...]
     tried: int
     reward: float
     sampled: float
@@ -66,22 +67,26 @@ class StepNumbers:
 def read_numbers(root: Path, number: int) -> StepNumbers:
     """Of the sealed step `number` below `root`; raises `FindingError` (`file.*`, `json.*`, `schema.*`)."""
     step = TrainingStep.parse(read_once(root / places.step_file(number)), file=places.step_file(number))
-    run = root / places.run_folder(number)
-    scores = Scores.parse(read_once(run / layout.SCORES), file=layout.SCORES)
-    records = RankSessions.parse(read_once(run / layout.RANK_SESSIONS), file=layout.RANK_SESSIONS).ranks[0].phases
-    responses = step.attempts[-1].responses
+    prompts = len(step.groups)
+    runs = [root / places.prompt_folder(number, index, prompts) for index in range(prompts)]
+    scores = [Scores.parse(read_once(run / layout.SCORES), file=layout.SCORES) for run in runs]
+    sessions = [RankSessions.parse(read_once(run / layout.RANK_SESSIONS), file=layout.RANK_SESSIONS) for run in runs]
+    records = [record for session in sessions for record in session.ranks[0].phases]
+    responses = [response for group in step.groups for response in group.responses]
+    tokens = sum(one.scored_tokens for one in scores)
+    drifts = [one.kl * one.scored_tokens for one in scores if one.kl is not None]
     every = [response.reward for attempt in step.attempts for response in attempt.responses]
     return StepNumbers(
         step=number,
-        row=step.attempts[-1].row,
+        rows=tuple(group.row for group in step.groups),
         tried=len(step.attempts),
         reward=math.fsum(response.reward for response in responses) / len(responses),
         sampled=math.fsum(every) / len(every),
         tokens=sum(len(response.tokens) for response in responses) / len(responses),
-        loss=scores.loss,
-        kl=scores.kl,
-        clipped=(scores.clipped_low + scores.clipped_high) / max(scores.scored_tokens, 1),
-        gradient_norm=scores.gradient_norm,
+        loss=math.fsum(one.loss for one in scores),
+        kl=math.fsum(drifts) / max(tokens, 1) if drifts else None,
+        clipped=sum(one.clipped_low + one.clipped_high for one in scores) / max(tokens, 1),
+        gradient_norm=scores[-1].gradient_norm,  # of the sum over prompts
         seconds=tuple(math.fsum(_lasted(record) for record in records if _group(record) == name) for name in GROUPS),
         ended=_moment(records[-1].ended_at),
     )

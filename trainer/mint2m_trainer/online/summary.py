@@ -31,7 +31,7 @@ class _Curve:
 
 
 _CURVES = (
-    _Curve(title="mean reward of the group that was trained on", value=lambda step: step.reward),
+    _Curve(title="mean reward of the groups that were trained on", value=lambda step: step.reward),
     _Curve(title="mean reward of every group that was tried", value=lambda step: step.sampled),
     _Curve(title="loss", value=lambda step: step.loss),
     _Curve(title="KL to the reference", value=lambda step: step.kl),
@@ -84,9 +84,10 @@ _STYLE = (
 
 
 def _said(plan: TrainingPlan, steps: Sequence[StepNumbers]) -> str:
+    prompts = "" if plan.prompts == 1 else f", {plan.prompts} prompts a step"
     return (
         f"{len(steps)} of {plan.steps} steps over {plan.rows} rows, rule {escape(plan.reward_rule)}, "
-        f"seed {plan.seed}, moments {plan.moments or 'fresh'}."
+        f"seed {plan.seed}, moments {plan.moments or 'fresh'}{prompts}."
     )
 
 

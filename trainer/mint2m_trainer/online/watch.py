@@ -96,7 +96,7 @@ def head() -> str:
 def _line(numbers: StepNumbers) -> str:
     drift = "none" if numbers.kl is None else f"{numbers.kl:.2e}"
     values = (
-        str(numbers.row),
+        ",".join(map(str, numbers.rows)),
         str(numbers.tried),
         f"{numbers.reward:+.3f}",
         f"{numbers.tokens:.1f}",

@@ -19,6 +19,7 @@ from typing import Self
 from mint2m_trainer.resume.identity import (
     IDENTITY,
     Identity,
+    accumulation_members,
     profile_members,
     read_identity,
     rollout_members,
@@ -53,6 +54,7 @@ def input_identity(plan: Plan, inputs: PlannedInputs) -> Identity:
         ("adapter_sha256", "none" if policy is None else policy),
         *rollout_members(inputs.fixture.rollout),
         *profile_members(inputs.profile),
+        *accumulation_members(inputs.deployment.accumulation),
     ]
     return Identity(members=tuple(members))
 

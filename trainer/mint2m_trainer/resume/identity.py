@@ -15,6 +15,7 @@ import numpy as np
 
 from mint2m_verify.canonical import JsonValue, canonical, parse
 from mint2m_verify.documents import Rollout, RunProfile
+from mint2m_verify.documents.inputs import Accumulation
 from mint2m_verify.files import read_once, write_atomic
 from mint2m_verify.finding import FindingError
 
@@ -83,6 +84,13 @@ def rollout_members(rollout: Rollout) -> Iterator[tuple[str, str]]:
     prompt = np.asarray(rollout.prompt_tokens, dtype="<i8").tobytes()
     yield "prompt_tokens_sha256", hashlib.sha256(prompt).hexdigest()
     yield "rollout_sha256", replace(rollout, prompt_tokens=()).sha256
+
+
+def accumulation_members(accumulation: Accumulation | None) -> Iterator[tuple[str, str]]:
+    """What a step over several prompts averages over; what the run goes on from is added after all that is kept."""
+    if accumulation is not None:
+        for name in ("prompts", "tokens", "responses"):
+            yield f"accumulation.{name}", str(getattr(accumulation, name))
 
 
 def _flat(prefix: str, value: Mapping[str, JsonValue]) -> Iterator[tuple[str, str]]:

@@ -111,6 +111,13 @@ ENTRIES = (
         "the copy in the run, the receipt and every rank's record must say the same.",
     ),
     _entry(
+        "accumulation.mismatch",
+        "the run's place among the prompts of its step cannot be, or the gradient that it went on from is another",
+        "A step over several prompts has one run a prompt. The deployment says which of them a run is, how many tokens and\n"
+        "responses all of them score, and by SHA-256 which gradient it goes on from; the copy in the run, the receipt and\n"
+        "every rank's record must say the same. Only the last run takes the step.",
+    ),
+    _entry(
         "optimizer.moment-mismatch",
         "a moment is not that of the clipped gradient",
         "After one step from zero state the moments are (1 - beta1) g and (1 - beta2) g^2; after others, beta1 m + (1 - beta1) g\n"

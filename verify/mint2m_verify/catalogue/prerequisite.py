@@ -152,6 +152,13 @@ ENTRIES = (
         "they belong to. Stages of a promotion run take none.",
     ),
     _blocked(
+        "accumulation.refused",
+        "the run cannot have this place in a step over several prompts",
+        "A deployment may say that a run is one of several of a step: which, of how many, what they score together, and the\n"
+        "gradient that the one before left (`artifacts/gradient.safetensors`). The place cannot be, the counts are smaller\n"
+        "than the run's own, or the gradient is missing, malformed or other bytes. Stages of a promotion run have one prompt.",
+    ),
+    _blocked(
         "adapter.missing",
         "the initial adapter is not there",
         "The deployment names a PEFT adapter directory that cannot be read.",

@@ -142,6 +142,13 @@ ENTRIES = (
         "view of the prompt.",
     ),
     _failed(
+        "accumulation-mismatch",
+        "the runs of a step are not those of its prompts, in order, each on top of the one before",
+        "A step over several prompts has one run a prompt. Each names its place, the tokens and responses that all groups of\n"
+        "the step have, and the seal and the gradient of the run before it; the last takes the step. One of them is missing,\n"
+        "repeated, exchanged, or says otherwise.",
+    ),
+    _failed(
         "step-mismatch",
         "the training names another step than lies there",
         "`training.json` names each step's file and its run's seal. One of them was exchanged after the training was signed.",

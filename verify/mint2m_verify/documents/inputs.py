@@ -14,6 +14,7 @@ ClaimScope = Literal[
     "2m_execution_only_not_numerical_correctness",
     "gradient_parity",
     "topology_rehearsal",
+    "gradient_accumulation_only",
 ]
 PrefixGradient = Literal["exact", "detached"]
 Source = Literal["rollout", "recompute"]
@@ -63,11 +64,43 @@ class OptimizerStart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GradientStart:
+    """The gradient to go on from, as the run with this seal (the digest of its payload) left it in `path`."""
+
+    path: str
+    sha256: str
+    seal_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accumulation:
+    """The place of a run among those of one step over several prompts, one run a prompt.
+
+    `tokens` and `responses` are all that the step scores: a loss is averaged over the whole step, not over a run.
+    `gradient` is what the run before left; null in the first.
+    """
+
+    index: int
+    prompts: int
+    tokens: int
+    responses: int
+    gradient: GradientStart | None
+
+    @property
+    def takes_step(self) -> bool:
+        """Whether the run steps on the sum of all gradients; the others end with theirs."""
+        return self.index == self.prompts - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment(Document):
-    """Where and with what a run happens; written by the operator. Without `optimizer` its state starts at zero."""
+    """Where and with what a run happens; written by the operator.
+
+    Without `optimizer` its state starts at zero, without `accumulation` the step has one prompt.
+    """
 
     NAME: ClassVar[str] = "deployment"
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"optimizer", "runtime_lock"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"accumulation", "optimizer", "runtime_lock"})
 
     kind: Literal["training", "validation"]
     name: str
@@ -88,6 +121,12 @@ class Deployment(Document):
     signer: Signer
     runtime_lock: str | None = None
     optimizer: OptimizerStart | None = None
+    accumulation: Accumulation | None = None
+
+    @property
+    def ends_with_gradient(self) -> bool:
+        """Whether the run is one of a step's that take no step of their own."""
+        return self.accumulation is not None and not self.accumulation.takes_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

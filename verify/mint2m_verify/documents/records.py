@@ -108,6 +108,7 @@ class PhaseEvidence:
     gradients_zeroed: bool | None = None
     moments_sha256: str | None = None
     optimizer_life_steps: int | None = None
+    gradient_start_sha256: str | None = None
     collectives: int | None = None
     ledger_sha256: str | None = None
     peak_memory_bytes: int | None = None
@@ -234,9 +235,14 @@ class Scores(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptFiles:
-    """`optimizer_before` is there where the step went on from moments of an earlier run."""
+    """`optimizer_before` and `gradient_before` are there where the run went on from what an earlier one left.
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"optimizer_before"})
+    What a step leaves is missing where the run ended with a gradient.
+    """
+
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset(
+        {"optimizer_after", "checkpoint_manifest", "adapter_manifest", "optimizer_before", "gradient_before"}
+    )
 
     doctor: FileRef
     plan: FileRef
@@ -244,11 +250,12 @@ class ReceiptFiles:
     rank_sessions: FileRef
     scores: FileRef
     gradient: FileRef
-    optimizer_after: FileRef
-    checkpoint_manifest: FileRef
     adapter_before_manifest: FileRef
-    adapter_manifest: FileRef
+    optimizer_after: FileRef | None = None
+    checkpoint_manifest: FileRef | None = None
+    adapter_manifest: FileRef | None = None
     optimizer_before: FileRef | None = None
+    gradient_before: FileRef | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +267,7 @@ class ReceiptCleanup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingReceipt(Document):
-    """One GRPO update: what ran, bound to every file it left.
+    """One GRPO update, or the gradient of one prompt of it: what ran, bound to every file it left.
 
     `optimizer_steps` are this run's, `optimizer_steps_before` those in the life of the moments that it began with.
     """
@@ -293,3 +300,8 @@ class TrainingReceipt(Document):
     cleanup: ReceiptCleanup
     positions: LongPositions | None = None
     optimizer_steps_before: int | None = None
+
+    @property
+    def ends_with_gradient(self) -> bool:
+        """Whether it claims no update, but a gradient that a later run goes on from."""
+        return self.claim_scope == "gradient_accumulation_only"

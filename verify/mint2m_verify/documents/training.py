@@ -15,10 +15,14 @@ Moments = Literal["carried", "fresh"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineDeployment(Document):
-    """With what an online training runs on this machine; written by the operator. Without `moments` they are fresh."""
+    """With what an online training runs on this machine; written by the operator.
+
+    Without `moments` they are fresh, without `prompts_per_step` a step has one prompt, and without `checkpoints_kept`
+    every checkpoint stays.
+    """
 
     NAME: ClassVar[str] = "online-deployment"
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"moments"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"moments", "prompts_per_step", "checkpoints_kept"})
 
     name: str
     seed: int
@@ -35,6 +39,8 @@ class OnlineDeployment(Document):
     distribution: Distribution
     signing_key: str
     moments: Moments | None = None
+    prompts_per_step: int | None = None
+    checkpoints_kept: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +63,12 @@ class TrainingRow(Document):
 class TrainingPlan(Document):
     """What is fixed before the first step. `profile.context.prompt_tokens` gives way to each row's length.
 
-    Without `moments` they are fresh.
+    Without `moments` they are fresh, without `prompts_per_step` a step has one prompt, and without `checkpoints_kept`
+    every checkpoint stays.
     """
 
     NAME: ClassVar[str] = "training-plan"
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"moments"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"moments", "prompts_per_step", "checkpoints_kept"})
 
     name: str
     seed: int
@@ -78,6 +85,17 @@ class TrainingPlan(Document):
     rows_per_step: int
     logprob_bound: float
     moments: Moments | None = None
+    prompts_per_step: int | None = None
+    checkpoints_kept: int | None = None
+
+    @property
+    def prompts(self) -> int:
+        """Groups that each step trains on."""
+        return self.prompts_per_step or 1
+
+    def lets_go(self, step: int, *, last: int) -> bool:
+        """Whether the checkpoint of `step` need not be there any more once the step `last` is finished."""
+        return self.checkpoints_kept is not None and step <= last - self.checkpoints_kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +124,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingStep(Document):
-    """One step before its update; the last attempt is the group that is trained on."""
+    """One step before its update. An attempt with signal is a group that is trained on, and ends a prompt's search."""
 
     NAME: ClassVar[str] = "training-step"
 
@@ -115,6 +133,17 @@ class TrainingStep(Document):
     parent: str | None
     policy_sha256: str | None
     attempts: tuple[Attempt, ...]
+
+    @property
+    def searches(self) -> tuple[tuple[Attempt, ...], ...]:
+        """The attempts of each prompt, in order; the last search may have ended without signal."""
+        ends = [n + 1 for n, attempt in enumerate(self.attempts) if attempt.signal or n == len(self.attempts) - 1]
+        return tuple(self.attempts[start:end] for start, end in zip((0, *ends), ends, strict=False))
+
+    @property
+    def groups(self) -> tuple[Attempt, ...]:
+        """What each prompt is trained on."""
+        return tuple(search[-1] for search in self.searches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,22 @@ from mint2m_verify.times import parse_time
 #: Which claim scopes a run of a hardware class can have at all.
 SCOPES_OF_CLASS: Mapping[str, frozenset[str]] = {
     "reference-cpu": frozenset(
-        {"reference_cpu_execution", "reference_cpu_numerical_correctness", "gradient_parity", "topology_rehearsal"}
+        {
+            "reference_cpu_execution",
+            "reference_cpu_numerical_correctness",
+            "gradient_parity",
+            "topology_rehearsal",
+            "gradient_accumulation_only",
+        }
     ),
-    "h20-4x8": frozenset({"2m_execution_only_not_numerical_correctness", "gradient_parity", "topology_rehearsal"}),
+    "h20-4x8": frozenset(
+        {
+            "2m_execution_only_not_numerical_correctness",
+            "gradient_parity",
+            "topology_rehearsal",
+            "gradient_accumulation_only",
+        }
+    ),
 }
 
 #: Which stages a seal of a kind can be of.

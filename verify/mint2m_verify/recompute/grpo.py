@@ -18,7 +18,7 @@ from typing import TypeAlias, assert_never
 import numpy as np
 import numpy.typing as npt
 
-from mint2m_verify.documents.inputs import GrpoOptions
+from mint2m_verify.documents.inputs import Accumulation, GrpoOptions
 
 Vector: TypeAlias = npt.NDArray[np.float64]
 
@@ -149,20 +149,25 @@ def _drift_slope(difference: Vector, estimator: str) -> Vector:
             return slope
 
 
-def token_weights(scored: Sequence[int], options: GrpoOptions) -> tuple[float, ...]:
+def token_weights(
+    scored: Sequence[int], options: GrpoOptions, accumulation: Accumulation | None = None
+) -> tuple[float, ...]:
     """Weight of each token of response g, [G], so that the group's loss is the sum of weighted token losses.
 
     `token_mean` 1 / sum R_g; `sequence_mean` 1 / (G' R_g) over the G' responses with a scored token;
-    `sequence_sum_norm` 1 / (G norm_tokens). All 0 where nothing is scored.
+    `sequence_sum_norm` 1 / (G norm_tokens). All 0 where nothing is scored. In a step over several prompts each sum goes
+    over all of them: R_g and G' are the step's, and G is that of every group together.
     """
-    total, nonempty = sum(scored), sum(1 for count in scored if count)
+    total, nonempty, groups = sum(scored), sum(1 for count in scored if count), 1
+    if accumulation is not None:
+        total, nonempty, groups = accumulation.tokens, accumulation.responses, accumulation.prompts
     match options.aggregation:
         case "token_mean":
             return tuple(1.0 / total if total else 0.0 for _ in scored)
         case "sequence_mean":
             return tuple(1.0 / (nonempty * count) if count else 0.0 for count in scored)
         case "sequence_sum_norm":
-            norm = len(scored) * options.norm_tokens if options.norm_tokens else 0
+            norm = groups * len(scored) * options.norm_tokens if options.norm_tokens else 0
             return tuple(1.0 / norm if norm else 0.0 for _ in scored)
         case _:
             assert_never(options.aggregation)

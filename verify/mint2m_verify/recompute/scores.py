@@ -15,6 +15,7 @@ import numpy as np
 
 from mint2m_verify import layout
 from mint2m_verify.documents import ResponseScores, Rollout, RunProfile, Scores, TrainingPayload
+from mint2m_verify.documents.inputs import Accumulation
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.findings import Check
 from mint2m_verify.recompute.grpo import (
@@ -139,8 +140,10 @@ def response_losses(scores: Scores, profile: RunProfile) -> tuple[TokenLosses, .
     )
 
 
-def check_losses(scores: Scores, losses: Sequence[TokenLosses], profile: RunProfile) -> Check:
-    """Advantages, token losses, clip counts, drift and the aggregated loss."""
+def check_losses(
+    scores: Scores, losses: Sequence[TokenLosses], profile: RunProfile, accumulation: Accumulation | None = None
+) -> Check:
+    """Advantages, token losses, clip counts, drift and the aggregated loss: of a step's, the run's share."""
     largest = 0.0
     advantages: Sequence[float] = ()
     if profile.grpo.advantage_source != "rollout":
@@ -164,7 +167,7 @@ def check_losses(scores: Scores, losses: Sequence[TokenLosses], profile: RunProf
         ):
             if not count.holds(have_count):
                 yield _fault("grpo.clip-count-mismatch", f"{where}/{side}", str(count), str(have_count))
-    yield from _totals(scores, losses, profile)
+    yield from _totals(scores, losses, profile, accumulation)
     clipped = f"{scores.clipped_low} below and {scores.clipped_high} above the clip"
     return f"loss {scores.loss:.4f}; {clipped}; largest difference {largest:.1g}"
 
@@ -181,7 +184,9 @@ def ratio_deviation(losses: TokenLosses) -> tuple[float, float]:
     return deviation, float(np.max(losses.ratio_slack, initial=_DOUBLE_SLACK))
 
 
-def _totals(scores: Scores, losses: Sequence[TokenLosses], profile: RunProfile) -> Iterator[Finding]:
+def _totals(
+    scores: Scores, losses: Sequence[TokenLosses], profile: RunProfile, accumulation: Accumulation | None
+) -> Iterator[Finding]:
     scored = [len(entry.policy) for entry in scores.responses]
     yield from _same("/scored_tokens", sum(scored), scores.scored_tokens)
     if sum(scored) == 0:
@@ -189,9 +194,8 @@ def _totals(scores: Scores, losses: Sequence[TokenLosses], profile: RunProfile) 
     for member in ("clipped_low", "clipped_high"):
         total = sum(getattr(entry, member) for entry in scores.responses)
         yield from _same(f"/{member}", total, getattr(scores, member))
-    shares = [
-        response_share(loss, weight) for loss, weight in zip(losses, token_weights(scored, profile.grpo), strict=True)
-    ]
+    weights = token_weights(scored, profile.grpo, accumulation)
+    shares = [response_share(loss, weight) for loss, weight in zip(losses, weights, strict=True)]
     total_loss, slack = sum(share for share, _ in shares), sum(slack for _, slack in shares)
     if not _near(total_loss, scores.loss, slack):
         yield _fault("grpo.total-loss-mismatch", "/loss", repr(total_loss), repr(scores.loss))

@@ -7,7 +7,7 @@ was trained, or not, unseen.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,33 +34,51 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTensors:
-    """Everything that the step is made of and what it made; `moments_before` None is zero state."""
+class GradientTensors:
+    """The gradient and the adapter that it is of; `gradient_before` is what the run went on from, where it did."""
 
     before: Tensors
-    after: Tensors
     gradient: Tensors
+    gradient_before: Tensors | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTensors(GradientTensors):
+    """Everything that the step is made of and what it made; `moments_before` None is zero state."""
+
+    after: Tensors
     moments: Tensors
     moments_before: Tensors | None = None
     steps_before: int = 0
 
 
+def read_gradient(raw: Mapping[str, bytes]) -> tuple[GradientTensors | None, tuple[Finding, ...]]:
+    """The files of a run that took no step, as `read_step` gives those of one."""
+    read, faults = _read(raw, (ADAPTER_BEFORE, layout.GRADIENT))
+    if faults:
+        return None, faults
+    return (
+        GradientTensors(
+            before=read[ADAPTER_BEFORE],
+            gradient=read[layout.GRADIENT],
+            gradient_before=read.get(layout.GRADIENT_INITIAL),
+        ),
+        (),
+    )
+
+
 def read_step(raw: Mapping[str, bytes], *, steps_before: int = 0) -> tuple[StepTensors | None, tuple[Finding, ...]]:
     """The files as tensors, or what is wrong with each; `raw` has the bytes of all by path.
+
+    The gradient that the run went on from is read where `raw` has it.
 
     Args:
         steps_before: in the life of the state that the step went on from; 0 is zero state, which has no file.
     """
-    read: dict[str, Tensors] = {}
-    faults: list[Finding] = []
     given = (layout.OPTIMIZER_INITIAL,) if steps_before else ()
-    for path in (ADAPTER_BEFORE, ADAPTER, layout.GRADIENT, layout.OPTIMIZER_AFTER, *given):
-        try:
-            read[path] = read_tensors(raw[path], file=path)
-        except FindingError as fault:
-            faults.append(fault.finding)
+    read, faults = _read(raw, (ADAPTER_BEFORE, ADAPTER, layout.GRADIENT, layout.OPTIMIZER_AFTER, *given))
     if faults:
-        return None, tuple(faults)
+        return None, faults
     return (
         StepTensors(
             before=read[ADAPTER_BEFORE],
@@ -68,25 +86,41 @@ def read_step(raw: Mapping[str, bytes], *, steps_before: int = 0) -> tuple[StepT
             gradient=read[layout.GRADIENT],
             moments=read[layout.OPTIMIZER_AFTER],
             moments_before=read.get(layout.OPTIMIZER_INITIAL),
+            gradient_before=read.get(layout.GRADIENT_INITIAL),
             steps_before=steps_before,
         ),
         (),
     )
 
 
-def check_tensors(tensors: StepTensors, profile: RunProfile) -> Check:
+def _read(raw: Mapping[str, bytes], paths: Sequence[str]) -> tuple[dict[str, Tensors], tuple[Finding, ...]]:
+    """The files at `paths` as tensors, with the gradient that was gone on from where there is one."""
+    read: dict[str, Tensors] = {}
+    faults: list[Finding] = []
+    for path in (*paths, *((layout.GRADIENT_INITIAL,) if layout.GRADIENT_INITIAL in raw else ())):
+        try:
+            read[path] = read_tensors(raw[path], file=path)
+        except FindingError as fault:
+            faults.append(fault.finding)
+    return read, tuple(faults)
+
+
+def check_tensors(tensors: GradientTensors, profile: RunProfile) -> Check:
     """One set of names and shapes on all sides, LoRA pairs of the profile's rank, all values finite."""
     wide = np.dtype("<f8") if profile.model.dtype == "float64" else np.dtype("<f4")
     narrow = np.dtype("<f4")
     moments = {f"{name}.{moment}" for name in tensors.before for moment in _MOMENTS}
     sides: list[tuple[str, Tensors, set[str], np.dtype[np.floating]]] = [
         (ADAPTER_BEFORE, tensors.before, set(tensors.before), narrow),
-        (ADAPTER, tensors.after, set(tensors.before), narrow),
         (layout.GRADIENT, tensors.gradient, set(tensors.before), wide),
-        (layout.OPTIMIZER_AFTER, tensors.moments, moments, wide),
     ]
-    if tensors.moments_before is not None:
-        sides.append((layout.OPTIMIZER_INITIAL, tensors.moments_before, moments, wide))
+    if tensors.gradient_before is not None:
+        sides.append((layout.GRADIENT_INITIAL, tensors.gradient_before, set(tensors.before), wide))
+    if isinstance(tensors, StepTensors):
+        sides.insert(1, (ADAPTER, tensors.after, set(tensors.before), narrow))
+        sides.append((layout.OPTIMIZER_AFTER, tensors.moments, moments, wide))
+        if tensors.moments_before is not None:
+            sides.append((layout.OPTIMIZER_INITIAL, tensors.moments_before, moments, wide))
     for file, have, wanted, dtype in sides:
         for name in sorted(wanted - have.keys()):
             yield found("adapter.tensor-missing", file=file, expected=name)
@@ -110,10 +144,10 @@ def check_tensors(tensors: StepTensors, profile: RunProfile) -> Check:
     return f"{len(tensors.before)} tensors, {weights:,} weights, all finite"
 
 
-def check_config(before: bytes, after: bytes, profile: RunProfile) -> Check:
-    """Both adapters are LoRA of the profile's rank and alpha, under one configuration."""
+def check_config(before: bytes, after: bytes | None, profile: RunProfile) -> Check:
+    """Both adapters are LoRA of the profile's rank and alpha, under one configuration; without a step there is one."""
     files = (f"artifacts/adapter-before/{layout.ADAPTER_CONFIG}", f"adapter/{layout.ADAPTER_CONFIG}")
-    for file, raw in zip(files, (before, after), strict=True):
+    for file, raw in zip(files, (before,) if after is None else (before, after), strict=False):
         try:
             config = parse(raw, file=file)
         except FindingError as fault:
@@ -129,7 +163,7 @@ def check_config(before: bytes, after: bytes, profile: RunProfile) -> Check:
             if have != want:
                 pointer = f"/{member}"
                 yield found("adapter.config-mismatch", file=file, pointer=pointer, expected=str(want), actual=str(have))
-    if before != after:
+    if after is not None and before != after:
         yield found("adapter.config-mismatch", file=files[1], expected=f"the bytes of {files[0]}", actual="others")
     return f"rank {profile.lora.rank}, alpha {profile.lora.alpha:g}"
 
@@ -147,7 +181,7 @@ def check_start(before: Tensors, given: Tensors | None) -> Check:
     return "fresh: every lora_B is zero"
 
 
-def check_norm(tensors: StepTensors, scores: Scores, profile: RunProfile, *, signal: bool) -> Check:
+def check_norm(tensors: GradientTensors, scores: Scores, profile: RunProfile, *, signal: bool) -> Check:
     """Gradient norm and clip coefficient again from the exported gradient."""
     norm = optimizer.gradient_norm(tensors.gradient.values())
     coefficient = optimizer.clip_coefficient(norm, profile.optimizer.clip_grad)
@@ -227,9 +261,10 @@ def _from(state: optimizer.State | None) -> str:
     return "zero state" if state is None else f"those of {layout.OPTIMIZER_INITIAL}"
 
 
-def adapter_digests(tensors: StepTensors) -> tuple[str, str]:
-    """`adapter_sha256` before and after the step, as the ranks must have recorded them."""
-    return tensors_sha256(tensors.before), tensors_sha256(tensors.after)
+def adapter_digests(tensors: GradientTensors) -> tuple[str, str]:
+    """`adapter_sha256` before and after, as the ranks must have recorded them; without a step they are one."""
+    after = tensors.after if isinstance(tensors, StepTensors) else tensors.before
+    return tensors_sha256(tensors.before), tensors_sha256(after)
 
 
 def _pairs(adapter: Tensors, rank: int) -> Iterator[Finding]:

@@ -18,17 +18,20 @@ from mint2m_verify.sums import total
 from mint2m_verify.training.reading import ReadStep, StepRun
 
 #: A requirement of one step.
-_OF_STEP = re.compile(r"step [0-9]+: (.+)")
+_OF_STEP = re.compile(r"step [0-9]+(?P<prompt>, prompt [0-9]+)?: (.+)")
 
 _HEADS = ("step", "row", "tried", "mean reward", "tokens", "loss", "KL", "clipped", "gradient norm", "update, s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownStep:
-    """A step's numbers; `reward` is the mean over the group that was trained on."""
+    """A step's numbers; `reward` and `tokens` are means over the groups that were trained on, `rows` are theirs.
+
+    `loss` is the sum of its prompts' shares.
+    """
 
     number: int
-    row: int
+    rows: tuple[int, ...]
     tried: int
     reward: float
     tokens: float
@@ -39,21 +42,23 @@ class ShownStep:
     seconds: float
 
 
-def shown_step(step: ReadStep, run: StepRun) -> ShownStep:
-    """The numbers of one step, from its file and its run's scores and rank records."""
-    attempt, scores = step.document.attempts[-1], run.scores
-    responses = attempt.responses
+def shown_step(step: ReadStep, runs: Sequence[StepRun]) -> ShownStep:
+    """The numbers of one step, from its file and its runs' scores and rank records."""
+    groups, scores = step.document.groups, [run.scores for run in runs]
+    responses = [response for group in groups for response in group.responses]
+    scored = max(sum(one.scored_tokens for one in scores), 1)
+    drifts = [one.kl * one.scored_tokens for one in scores if one.kl is not None]
     return ShownStep(
         number=step.number,
-        row=attempt.row,
+        rows=tuple(group.row for group in groups),
         tried=len(step.document.attempts),
         reward=total(response.reward for response in responses) / len(responses),
         tokens=sum(len(response.tokens) for response in responses) / len(responses),
-        loss=scores.loss,
-        kl=scores.kl,
-        clipped=(scores.clipped_low + scores.clipped_high) / max(scores.scored_tokens, 1),
-        gradient_norm=scores.gradient_norm,
-        seconds=timeline_of(run.sessions).seconds,
+        loss=total(one.loss for one in scores),
+        kl=total(drifts) / scored if drifts else None,
+        clipped=sum(one.clipped_low + one.clipped_high for one in scores) / scored,
+        gradient_norm=scores[-1].gradient_norm,  # of the sum over prompts
+        seconds=total(timeline_of(run.sessions).seconds for run in runs),
     )
 
 
@@ -82,11 +87,12 @@ def _grouped(requirements: Sequence[Requirement]) -> tuple[tuple[str, ...], ...]
     of_steps: dict[str, list[Requirement]] = {}
     for row in requirements:
         match = _OF_STEP.fullmatch(row.required)
-        of_steps.setdefault(row.required if match is None else f"each step: {match[1]}", []).append(row)
+        whose = "each step" if match is None or match["prompt"] is None else "each prompt"
+        of_steps.setdefault(row.required if match is None else f"{whose}: {match[2]}", []).append(row)
     return tuple(
         (
             name,
-            rows[0].found if len(rows) == 1 else f"{len(rows)} steps",
+            rows[0].found if len(rows) == 1 else f"{len(rows)} {'prompts' if name.startswith('each p') else 'steps'}",
             ", ".join(dict.fromkeys(row.standing.value for row in rows)),
         )
         for name, rows in of_steps.items()
@@ -97,7 +103,7 @@ class StepFigures(Protocol):
     """The numbers of a step as every table shows them."""
 
     @property
-    def row(self) -> int: ...
+    def rows(self) -> tuple[int, ...]: ...
     @property
     def tried(self) -> int: ...
     @property
@@ -118,7 +124,7 @@ def step_cells(number: int, step: StepFigures, *seconds: float) -> tuple[str, ..
     """A table's row: the step's number, its numbers, and the seconds that parts of it took."""
     return (
         str(number),
-        str(step.row),
+        ", ".join(map(str, step.rows)),
         str(step.tried),
         f"{step.reward:+.3f}",
         f"{step.tokens:.1f}",

@@ -9,7 +9,7 @@ from pathlib import Path
 from mint2m_verify import layout
 from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.documents import RankSessions, Rollout, RunProfile, Scores, TrainingFixture, TrainingPayload
-from mint2m_verify.documents.inputs import OptimizerStart
+from mint2m_verify.documents.inputs import Accumulation, OptimizerStart
 from mint2m_verify.documents.manifests import FileManifest
 from mint2m_verify.documents.plan import Plan
 from mint2m_verify.documents.training import TrainingPlan, TrainingRow, TrainingStep
@@ -44,7 +44,8 @@ class ReadStep:
 class StepRun:
     """The documents of a step's run that the chain rests on, as `verify run` read them.
 
-    `start` is what its optimizer went on from, `moments_sha256` the file of those that it left.
+    `start` is what its optimizer went on from, `moments_sha256` the file of those that it left. Adapter and moments are
+    None where the run took no step.
     """
 
     plan: Plan
@@ -54,10 +55,12 @@ class StepRun:
     rollout: Rollout
     scores: Scores
     sessions: RankSessions
-    adapter: FileManifest
+    adapter: FileManifest | None
     seal_sha256: str
     start: OptimizerStart | None
-    moments_sha256: str
+    moments_sha256: str | None
+    accumulation: Accumulation | None
+    gradient_sha256: str
 
 
 def read_promised(root: Path) -> Promised:
@@ -106,7 +109,7 @@ def step_run(examined: Examined, seal_sha256: str | None) -> StepRun | None:
     """The run's documents; None where one could not be read, for which `verify run` has a finding."""
     documents = examined.documents
     adapter = documents.manifest(layout.ADAPTER_MANIFEST)
-    moments = documents.ref(layout.OPTIMIZER_AFTER)
+    moments, gradient = documents.ref(layout.OPTIMIZER_AFTER), documents.ref(layout.GRADIENT)
     if (
         documents.plan is None
         or documents.profile is None
@@ -116,10 +119,12 @@ def step_run(examined: Examined, seal_sha256: str | None) -> StepRun | None:
         or documents.scores is None
         or documents.sessions is None
         or documents.deployment is None
-        or adapter is None
-        or moments is None
+        or gradient is None
         or seal_sha256 is None
     ):
+        return None
+    deployment = documents.deployment.document
+    if (adapter is None or moments is None) and not deployment.ends_with_gradient:
         return None
     return StepRun(
         plan=documents.plan.document,
@@ -129,10 +134,12 @@ def step_run(examined: Examined, seal_sha256: str | None) -> StepRun | None:
         rollout=documents.rollout.document,
         scores=documents.scores.document,
         sessions=documents.sessions.document,
-        adapter=adapter.document,
+        adapter=None if adapter is None else adapter.document,
         seal_sha256=seal_sha256,
-        start=documents.deployment.document.optimizer,
-        moments_sha256=moments.sha256,
+        start=deployment.optimizer,
+        moments_sha256=None if moments is None else moments.sha256,
+        accumulation=deployment.accumulation,
+        gradient_sha256=gradient.sha256,
     )
 
 
@@ -151,6 +158,8 @@ def unexpected(root: Path) -> Iterator[Finding]:
         number = places.step_of(parts[1]) if parts[0] == places.STEPS and len(parts) > 1 else None
         if number is not None and (len(parts) == 2 or name in (places.step_file(number), places.run_folder(number))):
             continue
+        if number is not None and len(parts) == 3 and places.gradient_of(parts[2]) is not None:
+            continue  # that the step has such a prompt is asked where the plan is known
         yield found("tree.file-unexpected", file=name)
 
 
@@ -163,6 +172,12 @@ def _below(root: Path, folder: Path, into: set[str]) -> Iterator[Path]:
             yield from _below(root, path, into)
         else:
             yield path
+
+
+def gradients_present(root: Path, number: int) -> tuple[int, ...]:
+    """Prompts of a step that have a folder of their own for their gradient, ascending."""
+    folder = root / places.step_folder(number)
+    return tuple(sorted(index for path in folder.iterdir() if (index := places.gradient_of(path.name)) is not None))
 
 
 def steps_present(root: Path) -> tuple[int, ...]:

@@ -11,11 +11,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mint2m_verify.documents.inputs import RunProfile
+from mint2m_verify.documents.training import Attempt
 
 
 def has_signal(rewards: Sequence[float]) -> bool:
     """Whether any two rewards differ."""
     return len(set(rewards)) > 1
+
+
+def run_nonce(step_sha256: str, index: int, prompts: int) -> str:
+    """A step's run has the digest of the step's file as its nonce, and its place where it is one of several."""
+    return step_sha256 if prompts == 1 else f"{step_sha256}-{index}"
+
+
+def scored(groups: Sequence[Attempt]) -> tuple[int, int]:
+    """Tokens and responses that a step scores: all, since each token of a drawn response has its log-prob."""
+    responses = [response for group in groups for response in group.responses]
+    return sum(len(response.tokens) for response in responses), len(responses)
 
 
 def step_profile(profile: RunProfile, prompt_tokens: int) -> RunProfile:

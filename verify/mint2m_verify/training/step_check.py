@@ -3,6 +3,7 @@
 The rule: nothing of a step is free. The plan fixes its rows, seeds, parameters and profile; the step before fixes its
 policy and its parent; the run under its seal repeats the group that the step drew, and its plan carries the step's own
 digest as the nonce. A step that was edited, reordered, swapped or drawn under another policy contradicts one of them.
+Where a step has several prompts all that holds of each of its runs, and each names the seal of the one before.
 """
 
 from __future__ import annotations
@@ -20,11 +21,31 @@ from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.findings import Check
 from mint2m_verify.response_ends import end_fault
 from mint2m_verify.rewards import computable, response_text, reward
-from mint2m_verify.seal import short
+from mint2m_verify.seal import counted, short
 from mint2m_verify.sums import total
 from mint2m_verify.training import places
 from mint2m_verify.training.reading import Promised, ReadStep, StepRun
-from mint2m_verify.training.rules import has_signal, rows_to_try, step_profile
+from mint2m_verify.training.rules import has_signal, rows_to_try, run_nonce, scored, step_profile
+
+#: Of a run's place in its step, what the step's file says as well.
+_PLACE = ("index", "prompts", "tokens", "responses")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Of a run in the training."""
+
+    step: int
+    index: int
+    prompts: int
+
+    @property
+    def last(self) -> bool:
+        return self.index == self.prompts - 1
+
+    def file(self, path: str) -> str:
+        """A file of the run."""
+        return f"{places.prompt_folder(self.step, self.index, self.prompts)}/{path}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +58,29 @@ class Before:
     row: int
 
 
-def check_links(promised: Promised, step: ReadStep, run: StepRun, before: Before) -> Check:
-    """The step's number, plan, parent and policy, and that its run was planned for it and nothing else."""
+def check_links(promised: Promised, step: ReadStep, runs: Sequence[StepRun], before: Before) -> Check:
+    """The step's number, plan, parent and policy, and that its runs were planned for it and nothing else."""
     document, file = step.document, places.step_file(step.number)
     yield from _same("training.order-mismatch", file, "/step", step.number, document.step)
     yield from _same("training.plan-mismatch", file, "/plan_sha256", promised.sha256, document.plan_sha256)
     yield from _same("training.parent-mismatch", file, "/parent", before.parent, document.parent)
     yield from _same("training.policy-mismatch", file, "/policy_sha256", before.policy_sha256, document.policy_sha256)
-    nonce = sha256_hex(step.sha256.encode("ascii"))
-    at = _in_run(step, "plan.json")
+    moments = "fresh"
+    for index, run in enumerate(runs):
+        moments = yield from _planned_for(promised, step, index, run, before)
+    policy = f"policy {_digest(document.policy_sha256, 'fresh')}, moments {moments}"
+    return f"parent {_digest(document.parent, 'none')}, {policy}"
+
+
+def _planned_for(
+    promised: Promised, step: ReadStep, index: int, run: StepRun, before: Before
+) -> Generator[Finding, None, str]:
+    """A run is this step's, of its policy and of the training's model, source and class; its moments in words."""
+    document, place = step.document, _Place(step=step.number, index=index, prompts=promised.plan.prompts)
+    nonce = sha256_hex(run_nonce(step.sha256, index, promised.plan.prompts).encode("ascii"))
+    at = place.file("plan.json")
     yield from _same("training.run-mismatch", at, "/nonce_sha256", nonce, run.plan.nonce_sha256)
-    fixture = _in_run(step, "inputs/fixture.json")
+    fixture = place.file("inputs/fixture.json")
     yield from _same(
         "training.policy-mismatch", fixture, "/policy_sha256", document.policy_sha256, run.fixture.policy_sha256
     )
@@ -57,43 +90,43 @@ def check_links(promised: Promised, step: ReadStep, run: StepRun, before: Before
     )
     hardware = run.plan.deployment.hardware_class
     yield from _same("training.plan-mismatch", at, "/hardware_class", promised.plan.hardware_class, hardware)
-    moments = yield from _moments(promised, step, run, before)
-    policy = f"policy {_digest(document.policy_sha256, 'fresh')}, moments {moments}"
-    return f"parent {_digest(document.parent, 'none')}, {policy}"
+    return (yield from _moments(promised, place, run, before))
 
 
-def _moments(promised: Promised, step: ReadStep, run: StepRun, before: Before) -> Generator[Finding, None, str]:
-    """The optimizer went on from what the step before left, after as many steps as there were; or from zero state."""
-    carried = promised.plan.moments == "carried" and before.moments_sha256 is not None
-    digest, steps = (before.moments_sha256, step.number) if carried else (None, 0)
+def _moments(promised: Promised, place: _Place, run: StepRun, before: Before) -> Generator[Finding, None, str]:
+    """The optimizer went on from what the step before left, after as many steps as there were; or from zero state.
+
+    Runs that take no step have no use for moments, and name none.
+    """
+    carried = place.last and promised.plan.moments == "carried" and before.moments_sha256 is not None
+    digest, steps = (before.moments_sha256, place.step) if carried else (None, 0)
     have = (None, 0) if run.start is None else (run.start.sha256, run.start.steps)
-    file = _in_run(step, "inputs/deployment.json")
+    file = place.file("inputs/deployment.json")
     yield from _same("training.moments-mismatch", file, "/optimizer/sha256", digest, have[0])
     yield from _same("training.moments-mismatch", file, "/optimizer/steps", steps, have[1])
     return _digest(digest, "fresh")
 
 
 def check_search(promised: Promised, step: ReadStep, before: Before) -> Check:
-    """The rows in their order, within the bound, and that the search ended with the first group that has signal."""
+    """The rows in their order, within the bound, and that each search ended with the first group that has signal."""
     plan, attempts, file = promised.plan, step.document.attempts, places.step_file(step.number)
-    if len(attempts) > plan.rows_per_step:
-        most = f"at most {plan.rows_per_step}"
-        yield found(
-            "training.search-mismatch", file=file, pointer="/attempts", expected=most, actual=str(len(attempts))
-        )
     due = rows_to_try(before.row, len(attempts), plan.rows)
     for n, (attempt, row) in enumerate(zip(attempts, due, strict=True)):
         yield from _same("training.row-mismatch", file, f"/attempts/{n}/row", row, attempt.row)
         signal = has_signal([response.reward for response in attempt.responses])
         yield from _same("training.search-mismatch", file, f"/attempts/{n}/signal", signal, attempt.signal)
-        last = n == len(attempts) - 1
-        if signal != last:
-            expected = "a group with signal" if last else "a search that ends with its first group with signal"
-            actual = "no signal" if last else "signal"
-            yield found(
-                "training.search-mismatch", file=file, pointer=f"/attempts/{n}", expected=expected, actual=actual
-            )
-    return f"{len(attempts)} of at most {plan.rows_per_step} rows"
+    # By what the file says of signal, which was just held against the rewards: a search ends with its first.
+    searches = step.document.searches
+    longest = max(map(len, searches))
+    most = f"at most {plan.rows_per_step} a prompt"
+    if longest > plan.rows_per_step:
+        yield found("training.search-mismatch", file=file, pointer="/attempts", expected=most, actual=str(longest))
+    groups = sum(attempt.signal for attempt in attempts)
+    if groups != plan.prompts or not attempts[-1].signal:
+        expected = f"{counted(plan.prompts, 'group')} with signal, the last row's among them"
+        actual = f"{groups}, and {'signal' if attempts[-1].signal else 'no signal'} in the last row"
+        yield found("training.search-mismatch", file=file, pointer="/attempts", expected=expected, actual=actual)
+    return f"{len(attempts)} rows, {most}"
 
 
 def check_draws(promised: Promised, step: ReadStep) -> Check:
@@ -156,11 +189,42 @@ def check_rewards(promised: Promised, step: ReadStep) -> Check:
     return f"mean {mean:+.3f} over {len(shown)} responses"
 
 
-def check_group(promised: Promised, step: ReadStep, run: StepRun) -> Check:
-    """The run trained on the group that the step drew last, at the planned profile, and scored it as it was drawn."""
-    attempt = step.document.attempts[-1]
-    rollout = _in_run(step, "inputs/rollout.json")
-    payload = _in_run(step, "inputs/payload.json")
+def check_accumulation(promised: Promised, step: ReadStep, runs: Sequence[StepRun]) -> Check:
+    """One run a prompt, in order, each averaged over the whole step and on top of the gradient of the one before."""
+    prompts = promised.plan.prompts
+    tokens, responses = scored(step.document.groups)
+    for index, run in enumerate(runs):
+        before = runs[index - 1] if index else None
+        if prompts == 1:
+            want: dict[str, object] = {"": None}
+            have: dict[str, object] = {"": run.accumulation}
+        else:
+            place = run.accumulation
+            want = {"/index": index, "/prompts": prompts, "/tokens": tokens, "/responses": responses}
+            have = {f"/{name}": None if place is None else getattr(place, name) for name in _PLACE}
+            start = None if place is None else place.gradient
+            want |= {"/gradient/sha256": None if before is None else before.gradient_sha256}
+            have |= {"/gradient/sha256": None if start is None else start.sha256}
+            want |= {"/gradient/seal_sha256": None if before is None else before.seal_sha256}
+            have |= {"/gradient/seal_sha256": None if start is None else start.seal_sha256}
+        file = _Place(step=step.number, index=index, prompts=prompts).file("inputs/deployment.json")
+        for member, right in want.items():
+            pointer = f"/accumulation{member}"
+            yield from _same("training.accumulation-mismatch", file, pointer, right, have[member])
+    return f"{counted(prompts, 'prompt')}, {tokens} tokens of {responses} responses"
+
+
+def check_group(promised: Promised, step: ReadStep, index: int, run: StepRun) -> Check:
+    """The run trained on a group that the step drew, at the planned profile, and scored it as it was drawn."""
+    groups = step.document.groups
+    if index >= len(groups):
+        yield from _same(
+            "training.search-mismatch", places.step_file(step.number), "/attempts", f"{index + 1} groups", len(groups)
+        )
+        return "no group"
+    attempt, place = groups[index], _Place(step=step.number, index=index, prompts=promised.plan.prompts)
+    rollout = place.file("inputs/rollout.json")
+    payload = place.file("inputs/payload.json")
     responses = attempt.responses
     drawn = tuple(response.tokens for response in responses)
     for g, (want, have) in enumerate(zip(drawn, run.rollout.responses, strict=False)):
@@ -180,18 +244,18 @@ def check_group(promised: Promised, step: ReadStep, run: StepRun) -> Check:
     if run.profile != right:
         yield found(
             "training.parameters-mismatch",
-            file=_in_run(step, "inputs/profile.json"),
+            file=place.file("inputs/profile.json"),
             expected=f"the training's profile at {len(run.rollout.prompt_tokens)} prompt tokens",
             actual="another profile",
         )
-    worst = yield from _scored_as_drawn(promised, step, run, attempt)
+    worst = yield from _scored_as_drawn(promised, place, run, attempt)
     return f"{len(drawn)} responses; trainer and sampler differ by {worst:.1e} at most"
 
 
-def check_policy(step: ReadStep, run: StepRun) -> Check:
+def check_policy(promised: Promised, step: ReadStep, index: int, run: StepRun) -> Check:
     """The policy that drew is the one that was trained, and its pages were captured under it."""
-    file, attempts = places.step_file(step.number), step.document.attempts
-    sessions = _in_run(step, "artifacts/rank-sessions.json")
+    file, attempts, groups = places.step_file(step.number), step.document.attempts, step.document.groups
+    sessions = _Place(step=step.number, index=index, prompts=promised.plan.prompts).file("artifacts/rank-sessions.json")
     weights = _evidence(run.sessions, phases.MATERIALIZE)
     adapter = weights[0].adapter_sha256 if weights else None
     base = tuple(evidence.weights_sha256 for evidence in weights)
@@ -204,16 +268,17 @@ def check_policy(step: ReadStep, run: StepRun) -> Check:
         yield from _same("training.policy-mismatch", file, f"{at}/weights_sha256", base, attempt.weights_sha256)
     captured = _evidence(run.sessions, phases.CAPTURE_PREFIX)
     pages = captured[0].pages_sha256 if captured else None
-    yield from _same("training.pages-mismatch", sessions, "/ranks", attempts[-1].pages_sha256, pages)
+    drawn = groups[index].pages_sha256 if index < len(groups) else None
+    yield from _same("training.pages-mismatch", sessions, "/ranks", drawn, pages)
     return f"adapter {short(adapter)}, pages {short(pages)}" if adapter and pages else "unknown"
 
 
 def _scored_as_drawn(
-    promised: Promised, step: ReadStep, run: StepRun, attempt: Attempt
+    promised: Promised, place: _Place, run: StepRun, attempt: Attempt
 ) -> Generator[Finding, None, float]:
     """The old log-probs that the run trained against, beside those of the sampler; returns the largest difference."""
     worst, bound = 0.0, promised.plan.logprob_bound
-    file = _in_run(step, "artifacts/scores.json")
+    file = place.file("artifacts/scores.json")
     for g, (entry, response) in enumerate(zip(run.scores.responses, attempt.responses, strict=False)):
         for t, (old, drawn) in enumerate(zip(entry.old, response.logprobs[entry.first_scored :], strict=False)):
             difference = abs(old - drawn)
@@ -232,10 +297,6 @@ def _scored_as_drawn(
 def _evidence(sessions: RankSessions, phase: str) -> Sequence[PhaseEvidence]:
     """What each rank saw in a phase, in rank order."""
     return [record.evidence for rank in sessions.ranks for record in rank.phases if record.phase == phase]
-
-
-def _in_run(step: ReadStep, path: str) -> str:
-    return f"{places.run_folder(step.number)}/{path}"
 
 
 def _digest(digest: str | None, otherwise: str) -> str:

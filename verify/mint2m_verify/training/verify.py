@@ -30,7 +30,7 @@ from mint2m_verify.findings import Check, Findings
 from mint2m_verify.policy.anchor import PolicyAnchor
 from mint2m_verify.rewards import computable
 from mint2m_verify.run import examine_run
-from mint2m_verify.seal import short
+from mint2m_verify.seal import counted, short
 from mint2m_verify.statement import BUNDLE_LIMIT
 from mint2m_verify.training import places, step_check
 from mint2m_verify.training.exhibits import ShownStep, shown_step, training_exhibits
@@ -39,6 +39,7 @@ from mint2m_verify.training.reading import (
     Promised,
     ReadStep,
     StepRun,
+    gradients_present,
     read_promised,
     read_step,
     step_run,
@@ -70,17 +71,20 @@ class _Verified:
     shown: ShownStep
 
 
-def _kept(step: ReadStep, run: StepRun, *, accepted: bool) -> _Verified:
+def _kept(step: ReadStep, runs: Sequence[StepRun], *, accepted: bool) -> _Verified | None:
+    last = runs[-1]
+    if last.adapter is None or last.moments_sha256 is None:
+        return None  # it took no step, for which there is a finding
     return _Verified(
         finished=FinishedStep(
             step=FileRef(path=places.step_file(step.number), sha256=step.sha256, size=step.size),
-            seal_sha256=run.seal_sha256,
-            policy_sha256=run.adapter.root_sha256,
+            seal_sha256=last.seal_sha256,
+            policy_sha256=last.adapter.root_sha256,
         ),
-        moments_sha256=run.moments_sha256,
+        moments_sha256=last.moments_sha256,
         accepted=accepted,
         rows=len(step.document.attempts),
-        shown=shown_step(step, run),
+        shown=shown_step(step, runs),
     )
 
 
@@ -149,7 +153,8 @@ def _steps(
             continue
         if number >= promised.plan.steps:
             log.judge(f"step {number}", Standing.CHECKED, _unplanned(number, promised.plan.steps))
-        one = _step(log, root, number, promised, before, anchor, options)
+        looked_at = replace(options, checkpoint_may_be_gone=promised.plan.lets_go(number, last=last))
+        one = _step(log, root, number, promised, before, anchor, looked_at)
         verified.append(one)
         before = None if one is None else _after(one, before, promised)
     return tuple(verified)
@@ -186,7 +191,8 @@ def _step(
     options: VerifyOptions,
 ) -> _Verified | None:
     """One step; None where its files cannot be read, for which there is a finding."""
-    run, accepted = _run(log, root, number, anchor, options)
+    examined = _runs(log, root, number, promised, anchor, options)
+    runs = [run for run, _ in examined if run is not None]
     name, file = f"step {number}", places.step_file(number)
     try:
         step = read_step(root, number)
@@ -201,34 +207,75 @@ def _step(
         log.judge(f"{name}: rows in order", Standing.CHECKED, step_check.check_search(promised, step, before))
     else:
         log.not_reached(f"{name}: rows in order", (file,))
-    if run is None:
+    if len(runs) < len(examined):
         log.not_reached(f"{name}: its run is its own", (places.run_folder(number),))
         return None
     if before is not None:
-        log.judge(f"{name}: goes on from the one before", Standing.CHECKED, _links(promised, step, run, before))
+        check = step_check.check_links(promised, step, runs, before)
+        log.judge(f"{name}: goes on from the one before", Standing.CHECKED, check)
     else:
         log.not_reached(f"{name}: goes on from the one before", (file,))
-    log.judge(f"{name}: trained on what was drawn", Standing.CHECKED, step_check.check_group(promised, step, run))
-    log.judge(f"{name}: drawn by the policy that trained", Standing.ATTESTED_ONLY, step_check.check_policy(step, run))
-    return _kept(step, run, accepted=accepted)
+    check = step_check.check_accumulation(promised, step, runs)
+    log.judge(f"{name}: one run a prompt, each on top of the one before", Standing.CHECKED, check)
+    for index, run in enumerate(runs):
+        which = _named(number, index, promised)
+        group = step_check.check_group(promised, step, index, run)
+        log.judge(f"{which}: trained on what was drawn", Standing.CHECKED, group)
+        policy = step_check.check_policy(promised, step, index, run)
+        log.judge(f"{which}: drawn by the policy that trained", Standing.ATTESTED_ONLY, policy)
+    return _kept(step, runs, accepted=all(accepted for _, accepted in examined))
 
 
-def _links(promised: Promised, step: ReadStep, run: StepRun, before: step_check.Before) -> Check:
-    return step_check.check_links(promised, step, run, before)
+def _named(number: int, index: int, promised: Promised) -> str:
+    """A run of a step in the rows of a report."""
+    return f"step {number}" if promised.plan.prompts == 1 else f"step {number}, prompt {index}"
 
 
-def _run(log: Findings, root: Path, number: int, anchor: Anchor, options: VerifyOptions) -> tuple[StepRun | None, bool]:
-    """The step's run as `verify run` sees it, its findings under its own path; and whether it found nothing."""
-    folder = places.run_folder(number)
+def _runs(
+    log: Findings, root: Path, number: int, promised: Promised, anchor: Anchor, options: VerifyOptions
+) -> list[tuple[StepRun | None, bool]]:
+    """The run of each prompt of the step; there may be no other."""
+    prompts = promised.plan.prompts
+    extra = [index for index in gradients_present(root, number) if index >= prompts - 1]
+    if extra:
+        log.judge(f"step {number}: no run but its prompts'", Standing.CHECKED, _unasked(number, extra))
+    examined: list[tuple[StepRun | None, bool]] = []
+    for index in range(prompts):
+        folder, name = places.prompt_folder(number, index, prompts), _named(number, index, promised)
+        if index < prompts - 1 and not (root / folder).is_dir():
+            log.judge(f"{name}: run", Standing.CHECKED, _no_run(folder))
+            examined.append((None, False))
+        else:
+            examined.append(_run(log, root, folder, name, anchor, options))
+    return examined
+
+
+def _no_run(folder: str) -> Check:
+    yield found("training.accumulation-mismatch", file=folder, expected="the run of a prompt", actual="nothing")
+    return "absent"
+
+
+def _unasked(number: int, extra: Sequence[int]) -> Check:
+    for index in extra:
+        # Not the last of that many prompts, or it would be the step's run itself.
+        yield found("tree.file-unexpected", file=places.prompt_folder(number, index, index + 2))
+    return "others"
+
+
+def _run(
+    log: Findings, root: Path, folder: str, name: str, anchor: Anchor, options: VerifyOptions
+) -> tuple[StepRun | None, bool]:
+    """A step's run as `verify run` sees it, its findings under its own path; and whether it found nothing."""
     # A digest names the statement, which names every seal; who sealed a run is then nobody's question.
     mine = anchor if isinstance(anchor, KeyAnchor | PolicyAnchor) else ConsistencyOnly()
     try:
-        examined = examine_run(root / folder, mine, VerifyOptions(progress=options.progress))
+        its = VerifyOptions(progress=options.progress, checkpoint_may_be_gone=options.checkpoint_may_be_gone)
+        examined = examine_run(root / folder, mine, its)
     except FindingError as fault:
-        log.judge(f"step {number}: run", Standing.CHECKED, _only(_placed(fault.finding, folder)))
+        log.judge(f"{name}: run", Standing.CHECKED, _only(_placed(fault.finding, folder)))
         return None, False
     report = examined.report
-    accepted = log.judge(f"step {number}: run", Standing.DERIVED, _judged(report, folder))
+    accepted = log.judge(f"{name}: run", Standing.DERIVED, _judged(report, folder))
     seal = next((digest.sha256 for digest in report.trust.digests if digest.name == "seal"), None)
     return step_run(examined, seal), accepted
 
@@ -362,6 +409,9 @@ def _report(
         digests.append(NamedDigest(name="plan", sha256=promised.sha256))
         if not computable(promised.plan.reward_rule):
             notes.append(f"the rewards: {promised.plan.reward_rule} is not installed here")
+        if promised.plan.checkpoints_kept is not None:
+            kept = counted(promised.plan.checkpoints_kept, "step")
+            notes.append(f"checkpoints older than the last {kept}: of those removed, only the manifests are here")
     good = sum(one is not None for one in verified)
     return Report(
         subject=str(root),
