@@ -65,6 +65,8 @@ def run_outcome(result: RunResult, lines: Sequence[str], form: Format) -> Outcom
     if rehearsed is not None:
         tokens = plan.profile.context.prompt_tokens
         what = f"a rehearsal with {tokens} tokens of a run with {rehearsed.prompt_tokens}, and counts as none"
+    if plan.claim_scope == "gradient_accumulation_only":
+        what = f"the gradient of one prompt of a GRPO update ({gradient} prefix gradient), and no update"
     closing = (
         "",
         f"Evidence: {escape(str(result.directory))}",

@@ -51,22 +51,24 @@ def report_runs(folder: Path, anchor: Anchor, options: VerifyOptions) -> Report:
     cells: list[tuple[str, ...]] = []
     heads: tuple[str, ...] = ()
     trust = Trust()
+    accepted = 0
     for run in runs:
         name = shown_name(run.name)
         examined = examine_run(run, anchor, options)
         report, facts = examined.report, tuple(_facts(examined))
+        accepted += report.verdict is Verdict.ACCEPTED
+        verdict = f"{_verdict(report)}{_short_of_update(examined.documents)}"
         findings += [_of(name, fault) for fault in report.roots]
         trust = replace(report.trust, signers=tuple(dict.fromkeys((*trust.signers, *report.trust.signers))), digests=())
-        rows.append(Requirement(required=name, found=_verdict(report), standing=_standing(report)))
+        rows.append(Requirement(required=name, found=verdict, standing=_standing(report)))
         rows += [
             Requirement(required=f"{name}: {fact.name}", found=fact.shown, standing=fact.standing) for fact in facts
         ]
         heads = ("run", "verdict", *(fact.name for fact in facts))
-        cells.append((name, _verdict(report), *(fact.shown for fact in facts)))
+        cells.append((name, verdict, *(fact.shown for fact in facts)))
     if not runs:
         hint = "DIR is a run itself: give the folder that holds it" if _is_run(folder) else "no run right below it"
         findings.append(found("tree.empty", file=str(folder), hint=hint))
-    accepted = sum(row[1] == Verdict.ACCEPTED.word for row in cells)
     return Report(
         subject=str(folder),
         command="evidence report",
@@ -103,6 +105,12 @@ def _of(name: str, fault: Finding) -> Finding:
 
 def _verdict(report: Report) -> str:
     return report.verdict.word if not report.roots else f"{report.verdict.word}: {report.roots[0].id}"
+
+
+def _short_of_update(documents: RunDocuments) -> str:
+    """What is said of a run that is one of a step's and takes no step; the table shows numbers of updates beside it."""
+    partial = documents.deployment is not None and documents.deployment.document.ends_with_gradient
+    return " (a gradient, no update)" if partial else ""
 
 
 def _standing(report: Report) -> Standing:

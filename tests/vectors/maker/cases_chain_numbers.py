@@ -210,3 +210,15 @@ def _(run: Run) -> None:
 def _(run: Run) -> None:
     run.edit(f"{tree_of('scale-2m')}run/receipt.json", lambda receipt: receipt.update(loss=receipt["loss"] + 1))
     of(run).follow(after="scale-2m")
+
+
+@chain(
+    "scale-run-of-a-step",
+    "The run inside the scale stage is one of a step over several prompts.",
+    "tree.file-changed",
+    also=("chain.run-not-planned",),
+)
+def _(run: Run) -> None:
+    name = f"{tree_of('scale-2m')}run/receipt.json"
+    run.edit(name, lambda receipt: receipt.update(claim_scope="gradient_accumulation_only"))
+    of(run).follow(after="scale-2m")

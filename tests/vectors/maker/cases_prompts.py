@@ -13,7 +13,7 @@ from maker.cases_step import norms
 from maker.cases_training import VERIFY, of
 from maker.cases_training_policy import both, training_rule
 from maker.digests import adapter_sha256 as tensors_sha256
-from maker.forge import BEFORE, DEPLOYMENT, GRADIENT, SEAL, Run, read_base
+from maker.forge import BEFORE, DEPLOYMENT, GRADIENT, SCORES, SEAL, Run, read_base
 from maker.policies import AT, bring, may_assert, policy, run_rule
 from maker.training_forge import PLAN, STATEMENT, TRAINING, gradient_folder, run_folder, step_file
 
@@ -101,8 +101,8 @@ def _(run: Run) -> None:
 @prompts(
     "policy-wants-updates",
     "A run that ended with its gradient, under a policy that lets runs be updates.",
-    "policy.claim-scope",
-    exit=3,
+    "policy.assertion-not-allowed",
+    exit=4,
     command=FIRST_UNDER,
 )
 def _(run: Run) -> None:
@@ -124,8 +124,8 @@ def _(run: Run) -> None:
 @prompts(
     "policy-of-updates-only",
     "The training under a policy that lets its operator assert updates and nothing else.",
-    "policy.claim-scope",
-    exit=3,
+    "policy.assertion-not-allowed",
+    exit=4,
     command=UNDER,
 )
 def _(run: Run) -> None:
@@ -235,8 +235,8 @@ def _(run: Run) -> None:
 @prompts(
     "swapped",
     "The two groups of a step changed places in its file, and its runs did not.",
-    "training.row-mismatch",
-    also=("training.response-mismatch", "training.pages-mismatch", "training.seed-mismatch"),
+    "training.seed-mismatch",
+    also=("training.row-mismatch", "training.response-mismatch", "training.pages-mismatch"),
 )
 def _(run: Run) -> None:
     def swap(step: dict[str, Any]) -> None:
@@ -259,7 +259,13 @@ def _(run: Run) -> None:
     in_run(run, lambda inside: place(inside, index=1, prompts=3), index=0)
 
 
-@prompts("beyond-its-step", "A run says that it is the third of two.", "accumulation.mismatch", command=LAST)
+@prompts(
+    "beyond-its-step",
+    "A run says that it is the third of two.",
+    "tree.file-unexpected",
+    also=("accumulation.mismatch",),
+    command=LAST,
+)
 def _(run: Run) -> None:
     in_run(run, lambda inside: place(inside, index=2))
 
@@ -267,8 +273,8 @@ def _(run: Run) -> None:
 @prompts(
     "repeated",
     "The last run of a step trained once more on what its first prompt drew.",
-    "training.response-mismatch",
-    also=("training.logprobs-mismatch",),
+    "fixture.reward-mismatch",
+    also=("training.response-mismatch",),
 )
 def _(run: Run) -> None:
     first = of(run).run(1, 0)
@@ -318,7 +324,7 @@ def _(run: Run) -> None:
     "group-dropped",
     "A step's file leaves out the group that its last run trained on.",
     "training.search-mismatch",
-    also=("training.accumulation-mismatch",),
+    also=("training.response-mismatch",),
 )
 def _(run: Run) -> None:
     run.edit(step_file(1), lambda step: step["attempts"].pop() and None)
@@ -339,11 +345,25 @@ def _(run: Run) -> None:
 # What each loss is averaged over.
 
 
-@prompts("fewer-tokens", "Both runs of a step average over fewer tokens than it has.", "training.accumulation-mismatch")
+@prompts(
+    "fewer-tokens",
+    "Both runs of a step average over fewer tokens than it has, in every number that shows it.",
+    "training.accumulation-mismatch",
+)
 def _(run: Run) -> None:
     tokens = of(run).run(1).json(DEPLOYMENT)["accumulation"]["tokens"]
+
+    def fewer(inside: Run) -> None:
+        place(inside, tokens=tokens - 1)
+        for path in (SCORES, "receipt.json"):
+            inside.edit(path, lambda value: value.update(loss=value["loss"] * tokens / (tokens - 1)))
+        for response in range(len(inside.json(SCORES)["responses"])):
+            inside.edit_evidence(
+                f"grpo-{response}", lambda seen: seen.update(loss=seen["loss"] * tokens / (tokens - 1))
+            )
+
     for index in (0, 1):
-        of(run).edit_run(1, lambda inside: place(inside, tokens=tokens - 1), index=index)
+        of(run).edit_run(1, fewer, index=index)
     of(run).follow()
 
 
@@ -515,8 +535,8 @@ def _(run: Run) -> None:
 @prompts(
     "moments-in-a-first-run",
     "A run that takes no step goes on from moments.",
-    "accumulation.mismatch",
-    also=("optimizer.start-mismatch",),
+    "binding.file-absent",
+    also=("optimizer.start-mismatch", "accumulation.mismatch"),
     command=FIRST,
 )
 def _(run: Run) -> None:

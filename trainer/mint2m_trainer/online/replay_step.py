@@ -2,12 +2,12 @@
 
 The rule: the whole training must verify first, so that the step's adapter, moments, seeds and rows are those that the
 plan and the step before leave no choice about. Then every row that the step tried is drawn again from the same seeds,
-and must give the same tokens; and the update is repeated as that of any run.
+and must give the same tokens; and each of its runs is repeated as any run is.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mint2m_trainer.online.search import Search, SearchRow, search
@@ -59,7 +59,14 @@ def replay_step(request: StepReplay) -> Report:
     run = root / places.run_folder(request.step)
     snapshot = snapshot_of(run, request.model)
     drawn = _draw(root, request.step, snapshot)
-    rows, findings = repeat(run, request.model, request.tolerance)
+    rows: list[Requirement] = []
+    findings: list[Finding] = []
+    for index in range(plan.prompts):
+        folder = root / places.prompt_folder(request.step, index, plan.prompts)
+        made, faults = repeat(folder, request.model, request.tolerance)
+        prompt = "" if plan.prompts == 1 else f"prompt {index}: "
+        rows += [replace(row, required=f"{prompt}{row.required}") for row in made]
+        findings += faults
     found_here = (*drawn.findings, *findings)
     return Report(
         subject=str(root),
@@ -102,6 +109,7 @@ def _draw(root: Path, number: int, snapshot: Path) -> _Drawn:
             ),
             parameters=promised.plan.sampling,
             reward_rule=promised.plan.reward_rule,
+            prompts=promised.plan.prompts,
         )
     )
     findings = tuple(_differences(number, step, again))

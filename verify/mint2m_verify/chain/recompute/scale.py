@@ -34,6 +34,15 @@ def recompute(evidence: Evidence, root: Path) -> Recomputation:
         file = None if finding.file is None else f"{tree}{finding.file}"
         yield replace(finding, stage="scale-2m", file=file)
     yield from _as_planned(evidence, plan, f"{tree}{layout.PLAN}")
+    if receipt.ends_with_gradient or receipt.files.gradient_before is not None:
+        # Its gradient is that of a step which the chain does not hold, or none was stepped on at all.
+        yield found(
+            "chain.run-not-planned",
+            stage="scale-2m",
+            file=f"{tree}{layout.RECEIPT}",
+            expected="an update of one prompt",
+            actual="a run of a step over several",
+        )
     steps = sum(phase.evidence.optimizer_steps or 0 for phase in sessions.ranks[0].phases)
     return (
         Number(name="prompt_tokens", value=float(receipt.prompt_tokens), standing="checked"),
