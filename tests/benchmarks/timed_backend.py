@@ -17,6 +17,7 @@ from typing import Any
 from mint2m_trainer.comm.ledger import Ledger, Position, Tag
 from mint2m_verify import layout, phases
 from mint2m_verify.documents import PhaseEvidence, Rollout, RunProfile, Scores
+from mint2m_verify.documents.inputs import Accumulation
 from mint2m_verify.documents.records import ResponseScores
 from mint2m_verify.files import write_atomic
 
@@ -46,6 +47,8 @@ class RankInputs:
     progress: Path | None
     moments: Path | None
     steps_before: int
+    accumulation: Accumulation | None
+    gradient: Path | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

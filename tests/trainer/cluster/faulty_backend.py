@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mint2m_trainer.faults import InputError
-from mint2m_verify.documents.inputs import Rollout, RunProfile
+from mint2m_verify.documents.inputs import Accumulation, Rollout, RunProfile
 from mint2m_verify.documents.records import PhaseEvidence
 from mint2m_verify.phases import expected_phases
 
@@ -36,6 +36,8 @@ class RankInputs:
     progress: Path | None = None
     moments: Path | None = None
     steps_before: int = 0
+    accumulation: Accumulation | None = None
+    gradient: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
