@@ -145,7 +145,7 @@ def _held(root: Path) -> Iterator[None]:
 def _tidy(root: Path) -> None:
     """Remove what a process that was killed had half written under a temporary name."""
     steps = sorted((root / places.STEPS).glob("*"))
-    seals = [run / layout.ATTESTATIONS for step in steps for run in sorted(step.iterdir()) if run.is_dir()]
+    seals = [run / layout.ATTESTATIONS for step in steps for run in sorted(step.glob("*"))]
     for folder in (root, root / "inputs", root / "attestations", *steps, *seals):
         for path in folder.glob(".*.partial"):
             path.unlink()
@@ -225,7 +225,9 @@ def _drawn(root: Path, setting: Setting, state: _State, watcher: Watcher) -> Tra
 def _search(setting: Setting, state: _State) -> Search:
     plan = setting.plan
     rows = []
-    for attempt, row in enumerate(rows_to_try(state.row, plan.prompts * plan.rows_per_step, plan.rows)):
+    due = rows_to_try(state.row, plan.prompts * plan.rows_per_step, plan.rows)
+    tokens = {row: tuple(setting.rows[row].text.encode("utf-8")) for row in set(due)}  # rows come round again
+    for attempt, row in enumerate(due):
         seeds = (
             response_seed(plan.seed, step=state.number, attempt=attempt, response=response)
             for response in range(setting.profile.group_size)
@@ -233,7 +235,7 @@ def _search(setting: Setting, state: _State) -> Search:
         rows.append(
             SearchRow(
                 row=row,
-                prompt_tokens=tuple(setting.rows[row].text.encode("utf-8")),
+                prompt_tokens=tokens[row],
                 ground_truth=setting.rows[row].ground_truth,
                 seeds=tuple(seeds),
             )

@@ -95,7 +95,7 @@ def read_setting(path: Path, *, steps: int) -> Setting:
         rows_per_step=deployment.rows_per_step,
         logprob_bound=deployment.logprob_bound,
         moments=deployment.moments,
-        prompts_per_step=deployment.prompts_per_step,
+        prompts_per_step=None if deployment.prompts_per_step == 1 else deployment.prompts_per_step,  # one spelling
         checkpoints_kept=deployment.checkpoints_kept,
     )
     return Setting(
