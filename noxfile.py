@@ -45,7 +45,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def faults(session: nox.Session) -> None:
-    """Every way that a run can break, each broken and cleaned up; prints the matrix (half an hour, as root)."""
+    """Every way that a run can break, each broken and cleaned up; prints the matrix (an hour, as root)."""
     session.install("-e", ".[dev]", *CONSTRAINTS)
     files = ["test_interruption", "test_operator_cluster", "test_rank_faults", "test_update_faults"]
     chosen = [*(f"tests/trainer/cluster/{name}.py" for name in files), "tests/trainer/hosts/test_host_faults.py"]

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,17 +115,22 @@ def hosts(running: Pair) -> Pair:
     ray = running.ray
     for host in ray.network.hosts:
         ray.network.mend(host)
-    for host in ray.network.hosts:
-        if not network.processes_on(host, "raylet"):
-            ray.start(host, OFFER if host in ray.hosts else NOTHING)
     _whole(ray)
     return running
 
 
-def _whole(ray: ray_hosts.RayHosts) -> None:
-    """Wait until Ray's table has one live record a host, of the node that runs there; a dead one's stays a while."""
+def _whole(ray: ray_hosts.RayHosts, other: Mapping[str, ray_hosts.Offer] | None = None) -> None:
+    """Wait until Ray's table has one live record a host, of the node that runs there; a dead one's stays a while.
+
+    A host without a node gets one, that of `other` where it is named there.
+    """
     deadline = time.monotonic() + 120
     while True:
+        for name in [name for name, node in ray.nodes.items() if node.process.poll() is not None]:
+            del ray.nodes[name]
+        for host in ray.network.hosts:
+            if host not in [node.host for node in ray.nodes.values()]:
+                ray.start(host, (other or {}).get(host.name, OFFER if host in ray.hosts else NOTHING))
         records = ray.alive()
         here = {host.ip: [_words(pid) for pid in network.processes_on(host, "raylet")] for host in ray.network.hosts}
         named = [node["ip"] for node in records if any(node["socket"] in words for words in here[node["ip"]])]
@@ -136,11 +141,16 @@ def _whole(ray: ray_hosts.RayHosts) -> None:
 
 def _replace(ray: ray_hosts.RayHosts, host: network.Host, offer: ray_hosts.Offer) -> None:
     """Another Ray node in the place of the host's."""
+    _end_nodes(ray, host)
+    _whole(ray, {host.name: offer})
+
+
+def _end_nodes(ray: ray_hosts.RayHosts, host: network.Host) -> None:
+    """End the host's raylets, and wait until what started them has noticed."""
     network.kill(network.processes_on(host, "raylet"))
-    while network.processes_on(host, "raylet"):
-        time.sleep(0.1)
-    ray.start(host, offer)
-    _whole(ray)
+    for node in ray.nodes.values():
+        if node.host == host:
+            node.process.wait(60)
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -400,7 +410,7 @@ def test_another_number_of_accelerators_is_refused_before_anything_is_created(
     host = hosts.ray.hosts[1]
     _replace(hosts.ray, host, ray_hosts.Offer(cpus=1, accelerators=3))
     check_refused(hosts, deployment(tmp_path / "given", hosts.ray), tmp_path / "out", "exactly 1 GPU")
-    network.kill(network.processes_on(host, "raylet"))
+    _end_nodes(hosts.ray, host)
 
 
 @slow
