@@ -102,7 +102,6 @@ UNREACHED = {
     "torch": "of the doctor; tests/verify/test_doctor.py",
     "stage": "of taking stages; tests/trainer/stages",
     "replay": "of repeating an update; tests/trainer/test_replay.py",
-    "chain.run-not-planned": "a second whole run; tests/verify/chain/test_chain.py",
     "chain.cache-empty": "a plan that requires a cache; tests/verify/chain/test_chain.py",
     "runlog.empty": "the plan is always an entry; tests/verify/test_runlog.py",
     "bundle": "of archives; tests/verify/bundle",
@@ -337,4 +336,4 @@ def _members(path: Path) -> Iterator[Path]:
 
 
 def test_the_vectors_stay_small() -> None:
-    assert sum(path.stat().st_size for path in _members(VECTORS)) < 8_000_000
+    assert sum(path.stat().st_size for path in _members(VECTORS)) < 10_000_000
