@@ -310,3 +310,20 @@ def test_two_ranks_make_one_update_and_agree_on_it(
     for name in two:
         want = optimizer.first_step(before[name], two[name], coefficient, planned.optimizer)
         assert optimizer.within_rounding(want.parameter, stepped[name], before[name]), name
+
+
+def test_log_probs_further_from_the_samplers_than_the_profile_allows_are_refused_by_token() -> None:
+    planned, group = recorded(logprob_bound=0.25)
+    assert group.old_logprobs is not None
+    scored = Group(group, planned.grpo, torch.float32, torch.device("cpu"))
+    for response, drawn in enumerate(group.old_logprobs):
+        missing = len(group.responses[response]) - len(drawn)  # a first token that nobody scored is not compared
+        near = torch.tensor([-9.0] * missing + [value - 0.25 for value in drawn], dtype=torch.float64)
+        scored.check_sampler(response, near)
+        if drawn:
+            near[-1] -= 0.01
+            with pytest.raises(ScoreError, match=f"token {len(near) - 1} of response {response}: .* 0.26 from"):
+                scored.check_sampler(response, near)
+            near[-1] = math.nan
+            with pytest.raises(ScoreError, match="nan"):
+                scored.check_sampler(response, near)

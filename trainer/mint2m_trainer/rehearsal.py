@@ -31,7 +31,9 @@ def rehearsal_profile(profile: RunProfile, profile_sha256: str) -> RunProfile:
     return replace(
         profile,
         context=replace(profile.context, prompt_tokens=TOKENS),
-        grpo=replace(profile.grpo, old_source="recompute", ref_source="recompute", advantage_source=None),
+        grpo=replace(
+            profile.grpo, old_source="recompute", ref_source="recompute", advantage_source=None, logprob_bound=None
+        ),
         prefix=replace(profile.prefix, chunk_tokens=min(profile.prefix.chunk_tokens, CHUNK_TOKENS)),
         rehearses=Rehearsed(profile_sha256=profile_sha256, prompt_tokens=profile.context.prompt_tokens),
     )

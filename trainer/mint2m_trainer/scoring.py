@@ -99,7 +99,10 @@ class Group:
         if count < 2 or len(rollout.rewards) != count:
             raise ScoreError(f"a group has two responses or more and a reward for each, not {count}")
         wanted: Mapping[str, tuple[bool, Sequence[object] | None]] = {
-            "old_logprobs": (options.old_source == "rollout", rollout.old_logprobs),
+            "old_logprobs": (
+                options.old_source == "rollout" or options.logprob_bound is not None,
+                rollout.old_logprobs,
+            ),
             "ref_logprobs": (self.has_reference and options.ref_source == "rollout", rollout.ref_logprobs),
         }
         for name, (needed, values) in wanted.items():
@@ -182,6 +185,25 @@ class Group:
         if self.advantages is None:
             raise ScoreError("no advantages")
         return torch.tensor(self.advantages[response], dtype=like.dtype, device=like.device)
+
+    def check_sampler(self, response: int, logp: Tensor) -> None:
+        """Hold the policy's log-probs [R] against the rollout's, where the profile bounds how far they may lie apart.
+
+        Raises:
+            ScoreError: a token's are further apart; which, and how far.
+        """
+        bound, recorded = self._options.logprob_bound, self._rollout.old_logprobs
+        if bound is None or recorded is None or not recorded[response]:
+            return
+        drawn = torch.tensor(recorded[response], dtype=torch.float64)
+        apart = (logp.detach().double().cpu()[len(logp) - len(drawn) :] - drawn).abs()
+        worst = int(apart.argmax())
+        if not float(apart[worst]) <= bound:
+            token = worst + len(logp) - len(drawn)
+            raise ScoreError(
+                f"token {token} of response {response}: the policy's log-prob is {float(apart[worst]):.3g} from the "
+                f"rollout's, and the profile's logprob_bound is {bound:g}"
+            )
 
     def outcome(self, response: int, result: ReplayResult) -> ResponseOutcome:
         """Evidence of one response from what the ranks gathered."""

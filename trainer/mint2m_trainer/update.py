@@ -305,6 +305,7 @@ class Update:
             f"grpo-{response}",
             lambda: check_finite("loss", [(f"{kind} response {response}", loss) for kind, loss in mine]),
         )
+        group.check_sampler(response, result.logp)  # equal on every rank, which therefore all refuse alike
         outcome = group.outcome(response, result)
         if not math.isfinite(outcome.share):
             raise UpdateError(f"the loss of response {response} is {outcome.share}")

@@ -172,11 +172,15 @@ def check_fixture(parts: Parts, deployment: Deployment) -> None:
 
 
 def _missing_scores(profile: RunProfile | None, checked: CheckedFixture, file: str) -> Iterator[Finding]:
-    """Log-probs that the profile takes from a rollout which has none."""
+    """Log-probs that the profile asks of a rollout which has none."""
     if profile is None:
         return
     rows = (
-        ("old_logprobs", profile.grpo.old_source == "rollout", checked.rollout.old_logprobs),
+        (
+            "old_logprobs",
+            profile.grpo.old_source == "rollout" or profile.grpo.logprob_bound is not None,
+            checked.rollout.old_logprobs,
+        ),
         (
             "ref_logprobs",
             profile.grpo.kl_beta > 0 and profile.grpo.ref_source == "rollout",

@@ -106,6 +106,10 @@ def _scores(log: Findings, documents: RunDocuments) -> tuple[TokenLosses, ...] |
         return None
     check = score_checks.check_identity(scores.document, rollout.document, profile.document)
     log.judge("scores are of this rollout", Standing.CHECKED, check, sources=needs)
+    bound = profile.document.grpo.logprob_bound
+    if bound is not None:
+        check = score_checks.check_sampler(scores.document, rollout.document, bound)
+        log.judge("trainer and sampler give the same log-probs", Standing.DERIVED, check, sources=needs)
     if profile.document.grpo.advantage_source == "rollout":
         check = score_checks.check_token_advantages(scores.document, rollout.document, profile.document)
         log.judge(_ROW_TOKEN_ADVANTAGES, Standing.ATTESTED_ONLY, check, sources=needs)

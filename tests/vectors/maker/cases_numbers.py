@@ -117,6 +117,28 @@ def _(run: Run) -> None:
     run.follow()
 
 
+def bounded(run: Run, bound: float) -> None:
+    run.set("inputs/profile.json", "/grpo/logprob_bound", bound)
+    run.follow()
+
+
+@vector("sampler-bounded", "Trainer and sampler lie no further apart than is allowed.", None, base=ONE, exit=0)
+def _(run: Run) -> None:
+    bounded(run, 20.0)
+
+
+@vector("sampler-apart", "Another policy drew than the profile allows for.", "scores.sampler-mismatch", base=ONE)
+def _(run: Run) -> None:
+    bounded(run, 0.001)
+
+
+@vector(
+    "sampler-unknown", "The profile bounds a mismatch with a sampler that left no log-probs.", "scores.source-missing"
+)
+def _(run: Run) -> None:
+    bounded(run, 0.001)
+
+
 @vector(
     "nothing-scored",
     "No token was scored: a mean over nothing.",

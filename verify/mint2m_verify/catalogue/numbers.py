@@ -45,7 +45,13 @@ ENTRIES = (
     _entry(
         "scores.source-missing",
         "the rollout has no such log-probs",
-        "The profile takes old or reference log-probs from the rollout, which has none.",
+        "The profile asks the rollout for old or reference log-probs, and it has none.",
+    ),
+    _entry(
+        "scores.sampler-mismatch",
+        "the trainer's log-prob is not the sampler's",
+        "The profile bounds how far the two may lie apart (logprob_bound), and here they lie further. Another policy drew\n"
+        "the rollout, or its engine computes otherwise than the trainer.",
     ),
     _entry(
         "scores.logprob-positive",

@@ -211,10 +211,11 @@ class GrpoOptions:
     """The constants of the loss; `norm_tokens` is the divisor of `sequence_sum_norm` and null elsewhere.
 
     `advantage_source` `rollout` takes one advantage for each response token from the rollout; without it they follow
-    from the rewards.
+    from the rewards. `logprob_bound` is how far the trainer's log-prob of a token may lie from the rollout's, which
+    its sampler gave; without it, nobody holds them against each other.
     """
 
-    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"advantage_source"})
+    OPTIONAL: ClassVar[frozenset[str]] = frozenset({"advantage_source", "logprob_bound"})
 
     clip_low: float
     clip_high: float
@@ -227,6 +228,7 @@ class GrpoOptions:
     old_source: Source
     ref_source: Source
     advantage_source: Literal["rewards", "rollout"] | None = None
+    logprob_bound: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

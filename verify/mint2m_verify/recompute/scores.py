@@ -64,13 +64,7 @@ def check_identity(scores: Scores, rollout: Rollout, profile: RunProfile) -> Che
     for member, source in (("old_logprobs", options.old_source), ("ref_logprobs", options.ref_source)):
         needed = source == "rollout" and (member == "old_logprobs" or has_reference)
         if needed and getattr(rollout, member) is None:
-            yield found(
-                "scores.source-missing",
-                file=layout.ROLLOUT,
-                pointer=f"/{member}",
-                expected="log-probs, since the profile takes them from the rollout",
-                actual="null",
-            )
+            yield _source_missing(member)
     return f"{len(scores.responses)} responses; {copied} log-probs as in the rollout"
 
 
@@ -115,6 +109,27 @@ def check_token_advantages(scores: Scores, rollout: Rollout, profile: RunProfile
             yield _fault("grpo.advantage-mismatch", f"/responses/{g}/advantages{where}", want, have)
         count += len(entry.advantages or ())
     return f"{count}, as in the rollout; rewards do not determine them"
+
+
+def check_sampler(scores: Scores, rollout: Rollout, bound: float) -> Check:
+    """The trainer's log-probs beside those that the rollout's sampler gave, one by one, within the profile's bound."""
+    if rollout.old_logprobs is None:
+        yield _source_missing("old_logprobs")
+        return "none to compare with"
+    worst, total, count = 0.0, 0.0, 0
+    for g, (entry, drawn) in enumerate(zip(scores.responses, rollout.old_logprobs, strict=False)):
+        common = min(len(entry.policy), len(drawn))  # either may leave the first token out
+        if common < len(entry.tokens) - 1:
+            expected, actual = f"{len(entry.tokens) - 1} tokens or more", str(common)
+            yield _fault("scores.sampler-mismatch", f"/responses/{g}/policy", expected, actual)
+        ours, theirs = (np.asarray(values[len(values) - common :], np.float64) for values in (entry.policy, drawn))
+        apart = np.abs(ours - theirs)
+        for t in np.flatnonzero(~(apart <= bound))[:1]:
+            where = f"/responses/{g}/policy/{int(t) + len(entry.policy) - common}"
+            expected = f"{float(theirs[t])!r} within {bound:g}"
+            yield _fault("scores.sampler-mismatch", where, expected, repr(float(ours[t])))
+        worst, total, count = max(worst, float(apart.max(initial=0.0))), total + float(apart.sum()), count + common
+    return f"largest difference {worst:.1e}, mean {total / max(count, 1):.1e}, of {count} tokens; bound {bound:g}"
 
 
 def response_losses(scores: Scores, profile: RunProfile) -> tuple[TokenLosses, ...]:
@@ -212,6 +227,11 @@ def _totals(
 def _near(want: float, have: float, slack: float) -> bool:
     """Whether two numbers agree; an overflow bounds nothing, so an infinite slack is no agreement."""
     return math.isfinite(slack) and abs(want - have) <= slack
+
+
+def _source_missing(member: str) -> Finding:
+    expected = "log-probs, since the profile asks the rollout for them"
+    return found("scores.source-missing", file=layout.ROLLOUT, pointer=f"/{member}", expected=expected, actual="null")
 
 
 def _first_scored(rollout: Rollout, g: int, profile: RunProfile) -> int:
