@@ -26,7 +26,7 @@ from mint2m_verify.documents.inputs import Accumulation, GradientStart
 from mint2m_verify.recompute import optimizer
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_update import GRPO, profile, tokens
+from update_kit import GRPO, profile, tokens
 
 #: Prompts of two lengths; the lengths of their responses; how many of their tokens have an old log-prob each.
 PROMPTS, RESPONSES, MISSING = (21, 13), ((4, 1, 6), (2, 5, 3)), (1, 0)

@@ -26,6 +26,8 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 def hook(event, args):
     forbidden = event.startswith(FORBIDDEN)
+    if event == "mmap.__new__" and args[0] == -1:
+        forbidden = False  # memory of no file
     if event == "open":
         path, mode, flags = args
         writes = bool(flags & WRITING) if isinstance(flags, int) else False

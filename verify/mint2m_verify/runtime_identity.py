@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import re
+import sys
+from pathlib import Path
 
 from mint2m_verify.documents.inputs import Package, Platform, Python, RuntimeIdentity
 from mint2m_verify.source import source_sha256
@@ -54,10 +56,14 @@ INSTALLERS = frozenset({"pip", "setuptools", "wheel"})
 
 
 def installed_packages() -> tuple[Package, ...]:
-    """Every installed distribution but the installers, sorted by name, names as in locks (PEP 503)."""
+    """Every installed distribution but the installers, sorted by name, names as in locks (PEP 503).
+
+    What another package carries inside itself is none: setuptools, once imported, puts its own copies on the path.
+    """
+    places = [place for place in sys.path if Path(place).name != "_vendor"]
     everything = {
         (re.sub(r"[-_.]+", "-", found.metadata["Name"]).lower(), found.version)
-        for found in importlib.metadata.distributions()
+        for found in importlib.metadata.distributions(path=places)
         if found.metadata["Name"]  # a directory that only looks like metadata has none
     }
     return tuple(Package(name=name, version=version) for name, version in sorted(everything) if name not in INSTALLERS)

@@ -25,7 +25,7 @@ from mint2m_verify.planning import Planned, plan_deployment
 from mint2m_verify.runtime.lock import resolved
 from mint2m_verify.runtime.provenance import make_provenance
 from mint2m_verify.runtime.sbom import make_sbom
-from mint2m_verify.runtime_identity import observe
+from mint2m_verify.runtime_identity import installed_packages, observe
 from mint2m_verify.signers.choose import key_file_signer
 from mint2m_verify.signers.sign_grant import GrantRequest, sign_grant
 from mint2m_verify.signing import new_key_pair
@@ -79,7 +79,7 @@ def write_papers(folder: Path) -> None:
         python=here.python,
         wheels=tuple(
             LockedWheel(name=item.name, version=item.version, sha256=(sha256_hex(item.name.encode()),))
-            for item in here.packages
+            for item in installed_packages()
         ),
         system_packages=(),
         drivers=Drivers(cuda_driver_minimum="580.65.06", nccl="2.28.3"),
@@ -220,7 +220,7 @@ def test_it_plans_without_a_finding_for_four_nodes_of_eight(place: Path) -> None
         (lambda d: d.update(sbom=None), "sbom.missing"),
         (lambda d: d.update(image_provenance=None), "image-provenance.missing"),
         (lambda d: d.update(authorization_grant=None), "authorization.missing"),
-        (lambda d: d.update(node_ips=["10.0.0.1"]), "topology.mismatch"),
+        (lambda d: d.update(node_ips=["10.0.0.1"]), "topology.not-of-class"),
     ],
 )
 def test_no_placeholder_and_no_missing_paper_makes_a_plan(

@@ -136,9 +136,9 @@ CHANGES: Mapping[str, tuple[Callable[[Path], object], list[tuple[str, str | None
         [
             ("image.missing", None),
             ("runtime-lock.missing", None),
-            ("topology.not-of-class", None),
             ("fixture-set.wrong-length", "parity-32k"),
             ("fixture-set.wrong-length", "parity-64k"),
+            ("topology.not-of-class", None),
             ("sbom.missing", None),
             ("image-provenance.missing", None),
             ("runtime-identity.missing", None),

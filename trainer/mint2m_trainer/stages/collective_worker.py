@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mint2m_trainer import compat
 from mint2m_trainer.cluster.messages import Rendezvous
+from mint2m_trainer.comm import flight
 from mint2m_trainer.stages.task import StageTask
 from mint2m_verify.chain.collective_cases import WIDTH, payload
 from mint2m_verify.chain.recompute.nccl import BARRIER, rank_file
@@ -48,6 +49,7 @@ class CollectiveWorker:
         task = self._task
         if torch.cuda.is_available():
             torch.cuda.set_device(task.rank % torch.cuda.device_count())
+        flight.prepare()
         timeout = timedelta(seconds=task.plan.timeouts_s.start)
         store = dist.TCPStore(
             rendezvous.address, rendezvous.port, task.world_size, is_master=task.rank == 0, timeout=timeout
