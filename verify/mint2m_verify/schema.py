@@ -18,7 +18,7 @@ from mint2m_verify.times import parse_time
 if TYPE_CHECKING:
     from jsonschema import FormatChecker
     from jsonschema.protocols import Validator
-    from referencing import Registry
+    from referencing import Registry, Resource
 
 _ZERO_DIGEST = "0" * 64
 
@@ -201,12 +201,22 @@ def _plain_numbers(schema: Any, values: Any) -> bool:
 
 @cache
 def _registry() -> Registry[Any]:
-    from referencing import Registry, Resource
+    from referencing import Registry
 
-    resources = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(schema_directory().glob("*.json")))
-    registry: Registry[Any] = Registry()
-    # No `retrieve`: a reference outside these raises instead of reaching for a network.
-    return registry.with_resources((schema["$id"], Resource.from_contents(schema)) for schema in resources)
+    registry: Registry[Any] = Registry(retrieve=_bundled)  # type: ignore[call-arg]  # its stubs
+    return registry
+
+
+@cache
+def _bundled(uri: str) -> Resource[Any]:
+    """One of our schemas by its URN, read when it is first asked for; there is no other place to ask."""
+    from referencing import Resource
+    from referencing.exceptions import NoSuchResource
+
+    name = uri.removeprefix("urn:mint2m:schema:").removesuffix(":v1")
+    if uri != f"urn:mint2m:schema:{name}:v1" or name not in ("common", *names()):
+        raise NoSuchResource(ref=uri)  # type: ignore[call-arg]  # its stubs
+    return Resource.from_contents(json.loads(schema_text(name)))
 
 
 def _escape(part: str) -> str:
