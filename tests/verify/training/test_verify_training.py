@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from mint2m_verify.anchor import ConsistencyOnly, DigestAnchor, VerifyOptions, choose, read_key
-from mint2m_verify.exhibits import Table
+from mint2m_verify.exhibits import Chain, Table
 from mint2m_verify.finding import FindingError, Report, Standing, Verdict
+from mint2m_verify.run import verify_run
 from mint2m_verify.training.verify import verify_training
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "vectors"))
@@ -121,3 +122,25 @@ def test_a_training_is_verified_without_the_trainer() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "set()"), done.stderr
+
+
+def test_a_run_that_ends_with_its_gradient_is_shown_without_what_only_a_step_leaves() -> None:
+    """Drawn as intact links, an adapter and a checkpoint would be there that nobody left."""
+    step = VECTORS / "bases/training-prompts/steps/0000"
+    names = []
+    for folder in ("gradient-0000", "run"):
+        report = verify_run(step / folder, read_key(KEY), VerifyOptions())
+        assert report.verdict is Verdict.ACCEPTED
+        (chain,) = (exhibit for exhibit in report.exhibits if isinstance(exhibit, Chain))
+        names.append([link.name for link in chain.links])
+    assert names[1] == [*names[0], "checkpoint", "adapter"]
+
+
+def test_a_directory_that_cannot_be_looked_into_is_an_io_fault_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", closed)
+    with pytest.raises(FindingError) as caught:
+        by_key()
+    assert (caught.value.finding.id, caught.value.finding.verdict) == ("file.unreadable", Verdict.IO_ERROR)

@@ -49,7 +49,8 @@ from mint2m_verify.training.reading import (
 from mint2m_verify.training.statement import training_payload
 
 _NOT_CHECKED = (
-    "that the policy gives these log-probs and would have drawn these tokens (a replay of each run shows the former)",
+    "that the policy gives these log-probs and gradients (a replay of each run shows that)",
+    "that the policy would have drawn these tokens (a replay of each step shows that)",
     "that the plan was written before the first step: order is by digests, and only the signer knows when",
     "when the steps took place: times are the operator's word",
     "that each rank ran once, on the hardware that it names (the operator's word)",
@@ -96,12 +97,20 @@ def verify_training(root: Path, anchor: Anchor, options: VerifyOptions) -> Repor
             statement's payload.
 
     Raises:
-        FindingError: `root` is no directory.
+        FindingError: `root` is no directory, or a directory in it cannot be looked at.
     """
-    if not root.exists():
-        raise FindingError(found("input.missing", file=str(root)))
-    if not root.is_dir():
-        raise FindingError(found("input.not-a-directory", file=str(root)))
+    try:
+        if not root.exists():
+            raise FindingError(found("input.missing", file=str(root)))
+        if not root.is_dir():
+            raise FindingError(found("input.not-a-directory", file=str(root)))
+        return _verify(root, anchor, options)
+    except OSError as fault:  # files are read where faults are findings; only looking into directories is left
+        name = str(root) if fault.filename is None else str(fault.filename)
+        raise FindingError(found("file.unreadable", file=name, actual=fault.strerror)) from fault
+
+
+def _verify(root: Path, anchor: Anchor, options: VerifyOptions) -> Report:
     log = Findings()
     log.add(check_outside_of(anchor, root))
     log.judge("nothing that has no place in a training", Standing.CHECKED, _all_known(root))
@@ -242,16 +251,17 @@ def _runs(
     examined: list[tuple[StepRun | None, bool]] = []
     for index in range(prompts):
         folder, name = places.prompt_folder(number, index, prompts), _named(number, index, promised)
-        if index < prompts - 1 and not (root / folder).is_dir():
-            log.judge(f"{name}: run", Standing.CHECKED, _no_run(folder))
+        if not (root / folder).is_dir():
+            id = "training.accumulation-mismatch" if index < prompts - 1 else "training.step-missing"
+            log.judge(f"{name}: run", Standing.CHECKED, _no_run(folder, id))
             examined.append((None, False))
         else:
             examined.append(_run(log, root, folder, name, anchor, options))
     return examined
 
 
-def _no_run(folder: str) -> Check:
-    yield found("training.accumulation-mismatch", file=folder, expected="the run of a prompt", actual="nothing")
+def _no_run(folder: str, id: str) -> Check:
+    yield found(id, file=folder, expected="the run of a prompt", actual="no directory")
     return "absent"
 
 
