@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from maker.cases_chain import chain, of
-from maker.chain_forge import PLAN, PLAN_SEAL
+from maker.chain_forge import PLAN, PLAN_SEAL, record_of
 from maker.forge import Run, sha256
 
 # What was to run.
@@ -110,6 +110,35 @@ def _(run: Run) -> None:
 def _(run: Run) -> None:
     run.set(PLAN, "/stages/4/fixture", None)
     of(run).sign_plan()
+
+
+def _claimed(run: Run, claim: dict[str, str]) -> None:
+    """Plan, records and seals of all stages claim it, as if it had always been so."""
+    run.edit(PLAN, lambda plan: plan.update(claim))
+    of(run).sign_plan()
+    for stage in of(run).stages:
+        run.edit(record_of(stage), lambda record: record.update(claim))
+        of(run).seal(stage, lambda statement: statement["predicate"].update(claim))
+    of(run).follow()
+
+
+@chain(
+    "plan-of-two-ranks-on-the-cluster",
+    "All of it claims the cluster class, with two ranks and with a run of the reference class in its last stage.",
+    "binding.class-placement",
+    also=("chain.run-not-planned",),
+)
+def _(run: Run) -> None:
+    _claimed(run, {"hardware_class": "h20-4x8", "claim_scope": "gradient_parity"})
+
+
+@chain(
+    "plan-of-another-scope",
+    "All of it claims the scope of the cluster's two million tokens, and ran in the reference class.",
+    "validation-plan.scope-mismatch",
+)
+def _(run: Run) -> None:
+    _claimed(run, {"claim_scope": "2m_execution_only_not_numerical_correctness"})
 
 
 @chain("plan-gone", "The plan itself is missing.", "tree.file-missing")

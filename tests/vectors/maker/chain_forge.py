@@ -118,6 +118,7 @@ class Chain(Run):
         """The planner's statement over the plan as it is now."""
         statement = json.loads(self.payload(PLAN_SEAL))
         statement["subject"] = [{"name": PLAN, "digest": {"sha256": sha256(self.files[PLAN])}}]
+        statement["predicate"] |= {name: self.json(PLAN)[name] for name in ("claim_scope", "hardware_class")}
         self.put(PLAN_SEAL, bundle(rfc8785.dumps(statement), load_key(key)))
 
     def seal(self, stage: str, change: Callable[[dict[str, Any]], None] | None = None, *, key: str = "release") -> None:

@@ -44,6 +44,15 @@ ENTRIES = (
         ),
     ),
     Entry(
+        id="validation-plan.scope-mismatch",
+        verdict=Verdict.FAILED,
+        message="the plan claims a scope that a chain of its hardware class has not",
+        explanation=(
+            "What a promotion chain may be used for follows from its hardware class, and nobody may award it more: not its planner\n"
+            "either. This plan claims the scope of other evidence."
+        ),
+    ),
+    Entry(
         id="validation-plan.fixture-missing",
         verdict=Verdict.FAILED,
         message="the plan gives a stage no inputs, or inputs to a stage without any",

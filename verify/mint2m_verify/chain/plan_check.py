@@ -15,6 +15,7 @@ from mint2m_verify.chain import places
 from mint2m_verify.chain.numbers import check_planned
 from mint2m_verify.chain.statements import check_plan_payload
 from mint2m_verify.chain.vouching import PLAN_ROLE, Signed, Signers, check_signed, read_signed
+from mint2m_verify.claim_scopes import CHAIN_SCOPES, ranks_fault
 from mint2m_verify.documents.base import decode
 from mint2m_verify.documents.manifests import ModelManifest
 from mint2m_verify.documents.validation import ValidationPlan
@@ -107,6 +108,19 @@ def check_sound(plan: ValidationPlan) -> Iterator[Finding]:
                 pointer=f"/stages/{index}/fixture",
                 expected="a fixture" if item.fixture is None else "null",
             )
+    world = plan.topology.world_size
+    fault = ranks_fault("binding.class-placement", plan.hardware_class, world, file=places.PLAN)
+    if fault is not None:
+        yield fault
+    scope = CHAIN_SCOPES[plan.hardware_class]
+    if plan.claim_scope != scope:
+        yield found(
+            "validation-plan.scope-mismatch",
+            file=places.PLAN,
+            pointer="/claim_scope",
+            expected=f"{scope}, which a chain of {plan.hardware_class} claims",
+            actual=plan.claim_scope,
+        )
 
 
 def check_inputs(plan: ValidationPlan, files: Mapping[str, ReadFile]) -> Check:
