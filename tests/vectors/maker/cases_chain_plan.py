@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from maker.cases_chain import chain, of
-from maker.chain_forge import PLAN, PLAN_SEAL, record_of
+from maker.chain_forge import PLAN, PLAN_SEAL
 from maker.forge import Run, sha256
 
 # What was to run.
@@ -112,24 +112,14 @@ def _(run: Run) -> None:
     of(run).sign_plan()
 
 
-def _claimed(run: Run, claim: dict[str, str]) -> None:
-    """Plan, records and seals of all stages claim it, as if it had always been so."""
-    run.edit(PLAN, lambda plan: plan.update(claim))
-    of(run).sign_plan()
-    for stage in of(run).stages:
-        run.edit(record_of(stage), lambda record: record.update(claim))
-        of(run).seal(stage, lambda statement: statement["predicate"].update(claim))
-    of(run).follow()
-
-
 @chain(
     "plan-of-two-ranks-on-the-cluster",
-    "All of it claims the cluster class, with two ranks and with a run of the reference class in its last stage.",
-    "binding.class-placement",
-    also=("chain.run-not-planned",),
+    "All of it claims the cluster, with two ranks, short prompts and a run of the reference class at its end.",
+    "validation-plan.wrong-length",
+    also=("binding.class-placement", "chain.run-not-planned"),
 )
 def _(run: Run) -> None:
-    _claimed(run, {"hardware_class": "h20-4x8", "claim_scope": "gradient_parity"})
+    of(run).planned_as({"hardware_class": "h20-4x8", "claim_scope": "gradient_parity"})
 
 
 @chain(
@@ -138,7 +128,7 @@ def _(run: Run) -> None:
     "validation-plan.scope-mismatch",
 )
 def _(run: Run) -> None:
-    _claimed(run, {"claim_scope": "2m_execution_only_not_numerical_correctness"})
+    of(run).planned_as({"claim_scope": "2m_execution_only_not_numerical_correctness"})
 
 
 @chain("plan-gone", "The plan itself is missing.", "tree.file-missing")

@@ -53,6 +53,15 @@ ENTRIES = (
         ),
     ),
     Entry(
+        id="validation-plan.wrong-length",
+        verdict=Verdict.FAILED,
+        message="the plan gives a stage of a cluster another length than its name says",
+        explanation=(
+            "On a cluster parity-32k computes on 32,768 tokens, parity-64k on 65,536 and scale-2m on 2,097,152. Only the reference\n"
+            "class may do with fewer; there the plan's own bounds say how many they were."
+        ),
+    ),
+    Entry(
         id="validation-plan.fixture-missing",
         verdict=Verdict.FAILED,
         message="the plan gives a stage no inputs, or inputs to a stage without any",
