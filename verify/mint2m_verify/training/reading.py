@@ -45,7 +45,7 @@ class StepRun:
     """The documents of a step's run that the chain rests on, as `verify run` read them.
 
     `start` is what its optimizer went on from, `moments_sha256` the file of those that it left. Adapter and moments are
-    None where the run took no step.
+    None where the run took no step. `mode` is how its seal is vouched for.
     """
 
     plan: Plan
@@ -61,6 +61,7 @@ class StepRun:
     moments_sha256: str | None
     accumulation: Accumulation | None
     gradient_sha256: str
+    mode: str
 
 
 def read_promised(root: Path) -> Promised:
@@ -140,6 +141,7 @@ def step_run(examined: Examined, seal_sha256: str | None) -> StepRun | None:
         moments_sha256=None if moments is None else moments.sha256,
         accumulation=deployment.accumulation,
         gradient_sha256=gradient.sha256,
+        mode=examined.report.trust.mode,
     )
 
 

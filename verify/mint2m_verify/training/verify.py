@@ -62,12 +62,14 @@ _NOT_CHECKED = (
 class _Verified:
     """A step that could be read; its documents, which may be long, are not kept.
 
-    `finished` is how the training's own file must name it, `rows` how many it tried, `shown` what a report shows.
+    `finished` is how the training's own file must name it, `rows` how many it tried, `shown` what a report shows;
+    `modes` are how its runs' seals are vouched for.
     """
 
     finished: FinishedStep
     moments_sha256: str
     accepted: bool
+    modes: tuple[str, ...]
     rows: int
     shown: ShownStep
 
@@ -84,6 +86,7 @@ def _kept(step: ReadStep, runs: Sequence[StepRun], *, accepted: bool) -> _Verifi
         ),
         moments_sha256=last.moments_sha256,
         accepted=accepted,
+        modes=tuple(run.mode for run in runs),
         rows=len(step.document.attempts),
         shown=shown_step(step, runs),
     )
@@ -423,13 +426,14 @@ def _report(
             kept = counted(promised.plan.checkpoints_kept, "step")
             notes.append(f"checkpoints older than the last {kept}: of those removed, only the manifests are here")
     good = sum(one is not None for one in verified)
+    modes = [mode for one in verified if one is not None for mode in one.modes]
     return Report(
         subject=str(root),
         command="verify training",
         requirements=log.requirements,
         findings=findings,
         not_checked=tuple(notes),
-        trust=trust_of(anchor, origin, digests, anchored=anchored),
+        trust=trust_of(anchor, origin, digests, anchored=anchored, runs=modes),
         evaluated_at=anchor.evaluated_at if isinstance(anchor, PolicyAnchor) else options.at,
         summary=f"{good} steps, one training" if not findings else "",
         exhibits=training_exhibits([one.shown for one in verified if one is not None], log.requirements),
