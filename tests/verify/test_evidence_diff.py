@@ -54,6 +54,17 @@ def test_another_input_is_named_by_member_with_both_values(pair: tuple[Path, Pat
     assert int(fault.actual or 0) == int(fault.expected or 0) + 1
 
 
+def test_one_gradient_of_two_prompts_and_of_three_are_not_called_the_same_inputs(tmp_path: Path) -> None:
+    base, other = BASES / "training-prompts" / "steps" / "0000" / "gradient-0000", tmp_path / "other"
+    shutil.copytree(base, other)
+    assert int(diff_runs(base, other, Thresholds()).verdict) == 0
+    place = json.loads((other / layout.DEPLOYMENT).read_bytes())["accumulation"]
+    edit(other, layout.DEPLOYMENT, accumulation=place | {"prompts": 3})
+    (fault,) = diff_runs(base, other, Thresholds()).findings
+    assert (fault.id, fault.file, fault.pointer) == ("diff.input", layout.DEPLOYMENT, "/accumulation/prompts")
+    assert (fault.expected, fault.actual) == ("2", "3")
+
+
 @pytest.mark.parametrize(("by", "code"), [(4e-3, 0), (6e-3, 1)])
 def test_a_loss_within_its_bound_is_no_difference_and_past_it_is_one(
     pair: tuple[Path, Path], by: float, code: int

@@ -187,13 +187,14 @@ def test_entries_of_another_path_do_not_stand_in_for_a_file(tree: Path) -> None:
     assert (large.by_chunks, large.entry.sha256) == (False, entry.sha256)
 
 
+@pytest.mark.parametrize("base", ["run", "training-prompts/steps/0001/run"])
 def test_tensors_beyond_what_is_read_whole_are_a_limit_here_and_no_fault_of_the_evidence(
-    monkeypatch: pytest.MonkeyPatch,
+    base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the limit differs from a run that is accepted: nothing is refused, nothing that was not read is accepted."""
     monkeypatch.setattr(layout, "TENSOR_LIMIT", 1000)
     key = read_key(VECTORS / "test-only-keys" / "release.pub")
-    report = verify_run(VECTORS / "bases/run", key, VerifyOptions())
+    report = verify_run(VECTORS / "bases" / base, key, VerifyOptions())
     assert report.verdict is Verdict.IO_ERROR, report.findings
     assert {fault.id for fault in report.findings} == {"tensors.too-large"}
     assert all((fault.file or "").endswith(".safetensors") for fault in report.findings)

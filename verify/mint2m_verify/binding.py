@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from mint2m_verify import layout, phases
 from mint2m_verify.canonical import JsonValue, canonical, parse, sha256_hex
-from mint2m_verify.claim_scopes import claim_scope, placement_fault
+from mint2m_verify.claim_scopes import claim_scope, placement_fault, ranks_fault
 from mint2m_verify.documents import (
     Deployment,
     FileRef,
@@ -91,9 +91,13 @@ def check_plan_inputs(
             expected=str(image),
             actual=str(identity.document.image_digest),
         )
-    fault = placement_fault("binding.class-placement", given, file=layout.DEPLOYMENT)
-    if fault is not None:
-        yield fault
+    world = profile.document.topology.world_size
+    for fault in (
+        placement_fault("binding.class-placement", given, file=layout.DEPLOYMENT),
+        ranks_fault("binding.class-placement", given.hardware_class, world, file=layout.PROFILE),
+    ):
+        if fault is not None:
+            yield fault
     yield from _topology(profile.document)
     return f"{len(rows)} facts of deployment, profile and runtime agree"
 

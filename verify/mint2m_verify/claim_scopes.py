@@ -17,6 +17,12 @@ CLAIM_SCOPES: Mapping[HardwareClass, ClaimScope] = {
     "h20-4x8": "2m_execution_only_not_numerical_correctness",
 }
 
+#: What a promotion chain of a class claims, whichever stages it has; closed as well.
+CHAIN_SCOPES: Mapping[HardwareClass, ClaimScope] = {
+    "reference-cpu": "reference_cpu_numerical_correctness",
+    "h20-4x8": "gradient_parity",
+}
+
 #: The prompt that a class must execute for its scope, where there is one.
 EXECUTED_TOKENS: Mapping[HardwareClass, int] = {"h20-4x8": 2_097_152}
 
@@ -33,6 +39,15 @@ def placement_fault(id: str, deployment: Deployment, *, file: str) -> Finding | 
     expected, actual = (f"{nodes} nodes of {each}" for nodes, each in (want, have))
     expected += f", which {deployment.hardware_class} means"
     return found(id, file=file, pointer="/node_ips", expected=expected, actual=actual)
+
+
+def ranks_fault(id: str, hardware_class: HardwareClass, world_size: int, *, file: str) -> Finding | None:
+    """The finding `id` where ranks are not as many as the class has accelerators: idle ones show nothing."""
+    want = PLACEMENTS.get(hardware_class)
+    if want is None or want[0] * want[1] == world_size:
+        return None
+    expected = f"{want[0] * want[1]}, one for each accelerator of {hardware_class}"
+    return found(id, file=file, pointer="/topology/world_size", expected=expected, actual=str(world_size))
 
 
 def claim_scope(

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from mint2m_verify import layout
 from mint2m_verify.canonical import JsonValue
-from mint2m_verify.documents import Document, Plan, RankSessions, RuntimeIdentity, Scores, TrainingReceipt
+from mint2m_verify.documents import Deployment, Document, Plan, RankSessions, RuntimeIdentity, Scores, TrainingReceipt
 from mint2m_verify.documents.base import encode
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, Report, Requirement, Standing, found
@@ -29,6 +29,9 @@ _INPUTS = (
     ("fixture", layout.FIXTURE),
     ("rollout", layout.ROLLOUT),
 )
+
+#: Of the deployment, what the run went on from and its place in a step; all else in it is where it ran.
+_PLACE = "place in its step"
 
 #: Differing members told of one document.
 _MOST = 20
@@ -65,7 +68,7 @@ def diff_runs(first: Path, second: Path, thresholds: Thresholds) -> Report:
         return Report(subject=subject, command=command, findings=(fault.finding,))
     rows: list[Requirement] = []
     findings: list[Finding] = []
-    for name, path in _INPUTS:
+    for name, path in (*_INPUTS, (_PLACE, layout.DEPLOYMENT)):
         parts = tuple(differences(one.inputs[name], other.inputs[name]))
         findings += [
             found("diff.input", file=path, pointer=pointer, expected=a, actual=b) for pointer, a, b in parts[:_MOST]
@@ -98,7 +101,8 @@ def read_run(root: Path) -> Run:
     gradient = read_once(root / layout.GRADIENT, name=str(root / layout.GRADIENT), limit=_TENSOR_LIMIT)
     return Run(
         name=str(root),
-        inputs={name: encode(_read(root, path, layout.DOCUMENTS[path])) for name, path in _INPUTS},
+        inputs={name: encode(_read(root, path, layout.DOCUMENTS[path])) for name, path in _INPUTS}
+        | {_PLACE: _place(_read(root, layout.DEPLOYMENT, Deployment))},
         plan=_read(root, layout.PLAN, Plan),
         identity=_read(root, layout.RUNTIME_IDENTITY, RuntimeIdentity),
         receipt=_read(root, layout.RECEIPT, TrainingReceipt),
@@ -115,6 +119,24 @@ def read_run(root: Path) -> Run:
             clipped_high=scores.clipped_high,
         ),
     )
+
+
+def _place(deployment: Deployment) -> JsonValue:
+    """What decides a number of the run: its place among a step's, what it went on from, and not where that lay."""
+    start, place = deployment.optimizer, deployment.accumulation
+    gradient = None if place is None else place.gradient
+    return {
+        "optimizer": None if start is None else {"sha256": start.sha256, "steps": start.steps},
+        "accumulation": None
+        if place is None
+        else {
+            "index": place.index,
+            "prompts": place.prompts,
+            "tokens": place.tokens,
+            "responses": place.responses,
+            "gradient": None if gradient is None else gradient.sha256,
+        },
+    }
 
 
 def differences(one: JsonValue, other: JsonValue, pointer: str = "") -> Iterator[tuple[str, str, str]]:

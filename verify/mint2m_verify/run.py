@@ -107,7 +107,7 @@ def examine_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Examined:
     about = About(subject=str(root), command="verify run", not_checked=tuple(notes), digests=_digests(documents))
     report = finish(about, log, anchor, options, seal, vouched)
     sessions = None if documents.sessions is None else documents.sessions.document
-    shown = replace(report, exhibits=run_exhibits(sessions, report.findings))
+    shown = replace(report, exhibits=run_exhibits(sessions, report.findings, ends_with_gradient=partial))
     return Examined(report=shown, documents=documents)
 
 
@@ -396,6 +396,7 @@ def _other_prompts(deployment: Deployment | None) -> list[str]:
     notes = [f"the step's {others}, and that the counts are of all of them (mint2m verify training)"]
     if place.gradient is not None:
         notes.append("that the gradient which it went on from is theirs")
+        notes.append("that its gradient is the sum of that one and its own part (a replay would show that)")
     return notes
 
 

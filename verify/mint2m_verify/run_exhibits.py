@@ -29,23 +29,32 @@ _LINKS = (
     ("plan", (layout.PLAN,), "fixed before the run"),
     ("inputs", ("inputs/",), "what was trained on, and by which profile"),
     ("ranks", (layout.RANK_SESSIONS,), "every phase of every rank, chained"),
-    ("numbers", ("artifacts/",), "scores, gradient, moments, manifests"),
+    ("numbers", ("artifacts/",), "scores, tensors, manifests"),
     ("checkpoint", ("checkpoint/",), "the state after the step"),
     ("adapter", ("adapter/",), "the trained adapter"),
 )
 
+#: Of these, what only a step leaves.
+_OF_A_STEP = ("checkpoint", "adapter")
 
-def run_exhibits(sessions: RankSessions | None, findings: Sequence[Finding]) -> tuple[Exhibit, ...]:
+
+def run_exhibits(
+    sessions: RankSessions | None, findings: Sequence[Finding], *, ends_with_gradient: bool
+) -> tuple[Exhibit, ...]:
     """What can be shown of a run; `sessions` is None where the records could not be read."""
-    shown: list[Exhibit] = [_chain(findings)]
+    shown: list[Exhibit] = [_chain(findings, ends_with_gradient=ends_with_gradient)]
     if sessions is not None:
         shown += [_placement(sessions), timeline_of(sessions), *_measures(sessions)]
     return tuple(shown)
 
 
-def _chain(findings: Sequence[Finding]) -> Chain:
+def _chain(findings: Sequence[Finding], *, ends_with_gradient: bool) -> Chain:
+    links = (_link(name, places, note, findings) for name, places, note in _LINKS)
+    # What is not there is intact for nobody; that something of it is there all the same has a finding.
+    absent = _OF_A_STEP if ends_with_gradient else ()
     return Chain(
-        title="What binds what", links=tuple(_link(name, places, note, findings) for name, places, note in _LINKS)
+        title="What binds what",
+        links=tuple(link for link in links if link.name not in absent or link.state is not LinkState.INTACT),
     )
 
 

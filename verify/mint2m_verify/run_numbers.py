@@ -174,13 +174,17 @@ def _place(log: Findings, documents: RunDocuments) -> None:
         return
     if not accumulation_check.concerns(deployment.document, copy, receipt.document, ranks.document):
         return
+    raw = documents.raw(layout.GRADIENT_INITIAL)
+    if raw is None and copy is not None:  # too large to be read whole, of which there is a finding
+        log.not_reached(_ROW_PLACE, (layout.GRADIENT_INITIAL,))
+        return
     scored = None
     if documents.rollout is not None and documents.profile is not None:
         scored = accumulation_check.scored_tokens(documents.rollout.document, documents.profile.document)
     check = accumulation_check.check_place(
         deployment.document,
         copy,
-        documents.raw(layout.GRADIENT_INITIAL),
+        raw,
         receipt.document,
         ranks.document,
         scored,

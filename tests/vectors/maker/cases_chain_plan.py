@@ -112,6 +112,25 @@ def _(run: Run) -> None:
     of(run).sign_plan()
 
 
+@chain(
+    "plan-of-two-ranks-on-the-cluster",
+    "All of it claims the cluster, with two ranks, short prompts and a run of the reference class at its end.",
+    "validation-plan.wrong-length",
+    also=("binding.class-placement", "chain.run-not-planned"),
+)
+def _(run: Run) -> None:
+    of(run).planned_as({"hardware_class": "h20-4x8", "claim_scope": "gradient_parity"})
+
+
+@chain(
+    "plan-of-another-scope",
+    "All of it claims the scope of the cluster's two million tokens, and ran in the reference class.",
+    "validation-plan.scope-mismatch",
+)
+def _(run: Run) -> None:
+    of(run).planned_as({"claim_scope": "2m_execution_only_not_numerical_correctness"})
+
+
 @chain("plan-gone", "The plan itself is missing.", "tree.file-missing")
 def _(run: Run) -> None:
     del run.files[PLAN]

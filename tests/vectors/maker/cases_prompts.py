@@ -381,6 +381,21 @@ def _(run: Run) -> None:
 
 
 @prompts(
+    "last-run-adds-nothing",
+    "A step's last run leaves the gradient that it went on from, although its rewards differ.",
+    "optimizer.no-gradient",
+    also=("optimizer.step-mismatch",),
+    command=LAST,
+)
+def _(run: Run) -> None:
+    def nothing(inside: Run) -> None:
+        inside.files[GRADIENT] = inside.files[GIVEN]
+        norms(inside)
+
+    in_run(run, nothing)
+
+
+@prompts(
     "start-of-another-step",
     "A step's last run goes on from the gradient of the step before, wherever it names one.",
     "training.accumulation-mismatch",

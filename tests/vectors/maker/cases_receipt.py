@@ -63,8 +63,26 @@ def _(run: Run) -> None:
     "binding.class-placement",
 )
 def _(run: Run) -> None:
-    run.edit(PROFILE, lambda made: made.update(rehearses={"profile_sha256": "7a" * 32, "prompt_tokens": 2_097_152}))
+    _rehearses(run)
     _lift(run, "topology_rehearsal")
+
+
+@vector(
+    "rehearsal-of-two-ranks-on-four-nodes",
+    "A rehearsal of the cluster class that names all its nodes and has ranks on two accelerators of the first.",
+    "binding.class-placement",
+)
+def _(run: Run) -> None:
+    _rehearses(run)
+    nodes = run.json(DEPLOYMENT)["node_ips"] + ["10.9.0.2", "10.9.0.3", "10.9.0.4"]
+    cluster = {"node_ips": nodes, "accelerators_per_node": 8}
+    run.edit(DEPLOYMENT, lambda value: value.update(cluster))
+    run.edit("plan.json", lambda plan: plan["deployment"].update(cluster))
+    _lift(run, "topology_rehearsal")
+
+
+def _rehearses(run: Run) -> None:
+    run.edit(PROFILE, lambda made: made.update(rehearses={"profile_sha256": "7a" * 32, "prompt_tokens": 2_097_152}))
 
 
 def _lift(run: Run, claim_scope: str) -> None:

@@ -53,6 +53,24 @@ def _(run: Run) -> None:
     del run.files[PLAN]
 
 
+@training(
+    "step-is-a-file",
+    "A file lies where the folder of the last step should.",
+    "tree.file-unexpected",
+    also=("training.step-missing",),
+)
+def _(run: Run) -> None:
+    for path in [path for path in run.files if path.startswith("steps/0001/")]:
+        del run.files[path]
+    run.files["steps/0001"] = b"trust me\n"
+
+
+@training("step-without-its-run", "A step drew, and its run is gone.", "training.step-missing")
+def _(run: Run) -> None:
+    for path in [path for path in run.files if path.startswith(run_folder(1))]:
+        del run.files[path]
+
+
 @training("added-file", "A file that nothing binds lies among the steps.", "tree.file-unexpected")
 def _(run: Run) -> None:
     run.files["steps/0000/notes.txt"] = b"trust me\n"

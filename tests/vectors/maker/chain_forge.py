@@ -118,7 +118,48 @@ class Chain(Run):
         """The planner's statement over the plan as it is now."""
         statement = json.loads(self.payload(PLAN_SEAL))
         statement["subject"] = [{"name": PLAN, "digest": {"sha256": sha256(self.files[PLAN])}}]
+        statement["predicate"] |= {name: self.json(PLAN)[name] for name in ("claim_scope", "hardware_class")}
         self.put(PLAN_SEAL, bundle(rfc8785.dumps(statement), load_key(key)))
+
+    def planned_as(self, change: dict[str, Any]) -> None:
+        """The whole chain as it would be under a plan with these members: whatever names the plan names this one."""
+        old = sha256(self.files[PLAN])
+        self.put(PLAN, self.json(PLAN) | change)
+        new = sha256(self.files[PLAN])
+        self.sign_plan()
+        for name in [name for name in self.files if name.startswith("artifacts/") or name.endswith("-ranks.json")]:
+            raw = self.files[name].replace(old.encode(), new.encode())
+            if raw == self.files[name]:
+                continue
+            self.files[name] = raw
+            if name.endswith((".phases.json", ".step.json")):
+                self._redo_phases(name)
+            elif name.endswith(".jsonl"):
+                self._redo_journal(name)
+        for stage in self.stages:
+            record = self.json(record_of(stage))
+            self.put(record_of(stage), record | {name: change[name] for name in record.keys() & change.keys()})
+            self.seal(stage, lambda statement: statement["predicate"].update(change))
+        self.follow()
+
+    def _redo_phases(self, name: str) -> None:
+        """The chain of one rank's records in one computation."""
+        document = self.json(name)
+        seed = "\n".join(document[member] for member in ("case", "side", "validation_plan_sha256"))
+        start = {"execution_id": document["execution_id"], "plan_sha256": sha256(seed.encode())}
+        previous = sha256(rfc8785.dumps(start | {"rank": document["rank"]}))
+        for record in document["phases"]:
+            record["previous_sha256"] = previous
+            previous = sha256(rfc8785.dumps(record))
+        self.put(name, document)
+
+    def _redo_journal(self, name: str) -> None:
+        previous, lines = None, []
+        for line in self.files[name].splitlines():
+            raw = rfc8785.dumps(json.loads(line) | {"previous_sha256": previous})
+            previous = sha256(raw)
+            lines.append(raw + b"\n")
+        self.files[name] = b"".join(lines)
 
     def seal(self, stage: str, change: Callable[[dict[str, Any]], None] | None = None, *, key: str = "release") -> None:
         """Sign the stage's four files as they are now, after what lies before them."""

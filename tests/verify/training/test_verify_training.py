@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from mint2m_verify.anchor import ConsistencyOnly, DigestAnchor, VerifyOptions, choose, read_key
-from mint2m_verify.exhibits import Table
+from mint2m_verify.exhibits import Chain, Table
 from mint2m_verify.finding import FindingError, Report, Standing, Verdict
+from mint2m_verify.run import verify_run
 from mint2m_verify.training.verify import verify_training
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "vectors"))
-from maker.cases_training_policy import both
-from maker.policies import AT
+from maker.cases_training_policy import both, training_rule
+from maker.policies import AT, key_signer, may_assert, run_rule
+from maker.training_forge import Training
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 BASE, KEY = VECTORS / "bases/training", VECTORS / "test-only-keys/release.pub"
@@ -121,3 +123,60 @@ def test_a_training_is_verified_without_the_trainer() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "set()"), done.stderr
+
+
+def test_a_run_that_ends_with_its_gradient_is_shown_without_what_only_a_step_leaves() -> None:
+    """Drawn as intact links, an adapter and a checkpoint would be there that nobody left."""
+    step = VECTORS / "bases/training-prompts/steps/0000"
+    names = []
+    for folder in ("gradient-0000", "run"):
+        report = verify_run(step / folder, read_key(KEY), VerifyOptions())
+        assert report.verdict is Verdict.ACCEPTED
+        (chain,) = (exhibit for exhibit in report.exhibits if isinstance(exhibit, Chain))
+        names.append([link.name for link in chain.links])
+    assert names[1] == [*names[0], "checkpoint", "adapter"]
+
+
+def laid(training: Training, root: Path) -> Path:
+    for path, raw in training.files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(raw)
+    return root
+
+
+def test_under_a_policy_the_weakest_signature_is_that_of_a_run_where_its_signer_is_weaker(tmp_path: Path) -> None:
+    training = Training.of("training")
+    training.redo_statement(key="planner")
+    names = ("operator", "publisher")
+    bar = tmp_path / "policy.json"
+    made = both(
+        key_signer(names[0], mode="self-asserted"),
+        key_signer(names[1], "planner"),
+        rules=[run_rule(names[0]), training_rule(names[1])],
+        assertions=[may_assert(*names)],
+    )
+    bar.write_text(json.dumps(made), encoding="utf-8")
+    report = by_policy(laid(training, tmp_path / "training"), bar)
+    assert report.verdict is Verdict.ACCEPTED, report.findings
+    assert (report.trust.mode, report.trust.signers) == ("self-asserted", ("publisher",))
+
+
+def test_a_training_is_worth_no_more_than_a_run_whose_key_was_made_for_it(tmp_path: Path) -> None:
+    training = Training.of("training")
+    run = training.run(0)
+    run.redo_seal(lambda statement: statement["predicate"].update(signer="ephemeral"))
+    training.put_run(0, run)
+    training.follow()
+    report = by_key(laid(training, tmp_path))
+    assert (report.verdict, report.trust.mode) == (Verdict.ACCEPTED, "self-asserted")
+    assert by_key().trust.mode == "managed-key"
+
+
+def test_a_directory_that_cannot_be_looked_into_is_an_io_fault_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", closed)
+    with pytest.raises(FindingError) as caught:
+        by_key()
+    assert (caught.value.finding.id, caught.value.finding.verdict) == ("file.unreadable", Verdict.IO_ERROR)

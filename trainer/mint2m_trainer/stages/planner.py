@@ -24,8 +24,9 @@ from mint2m_verify.chain import places
 from mint2m_verify.chain.numbers import standard_thresholds
 from mint2m_verify.chain.plan_check import check_sound
 from mint2m_verify.chain.statements import plan_payload
+from mint2m_verify.claim_scopes import CHAIN_SCOPES
 from mint2m_verify.documents.base import FileRef
-from mint2m_verify.documents.inputs import ClaimScope, Deployment, HardwareClass, PinnedFile
+from mint2m_verify.documents.inputs import Deployment, PinnedFile
 from mint2m_verify.documents.validation import PlannedFixture, PlannedModel, PlannedStage, StageName, ValidationPlan
 from mint2m_verify.files import read_once, write_atomic
 from mint2m_verify.finding import FindingError, found
@@ -37,12 +38,6 @@ from mint2m_verify.validation_files import CheckedCase, ValidationInputs, gather
 _FIXTURES = f"{places.INPUTS}fixtures/"
 
 _LOCK = f"{places.INPUTS}runtime-lock.json"
-
-#: What a chain of each class may be used for.
-_SCOPES: dict[HardwareClass, ClaimScope] = {
-    "reference-cpu": "reference_cpu_numerical_correctness",
-    "h20-4x8": "gradient_parity",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +130,7 @@ def _written(work: Path, inputs: ValidationInputs, request: PlanRequest) -> tupl
         image_digest=image,
         deployment=_write(work, f"{places.INPUTS}deployment.json", _pretty(own)),
         hardware_class=own.hardware_class,
-        claim_scope=_SCOPES[own.hardware_class],
+        claim_scope=CHAIN_SCOPES[own.hardware_class],
         backend="gloo" if own.hardware_class == "reference-cpu" else "nccl",
         topology=base.topology,
         model=PlannedModel(

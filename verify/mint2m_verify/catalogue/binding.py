@@ -53,9 +53,9 @@ ENTRIES = (
     ),
     _entry(
         "binding.class-placement",
-        "nodes and accelerators are not those that the hardware class names",
-        "A class is a placement too: h20-4x8 is four nodes of eight. The deployment claims the class with another placement, so\n"
-        "that the run shows nothing about it.",
+        "nodes, accelerators or ranks are not those that the hardware class names",
+        "A class is a placement too: h20-4x8 is four nodes of eight, with a rank on each accelerator. The deployment claims the\n"
+        "class with another placement, or fewer ranks than that ran, so that nothing is shown about it.",
     ),
     _entry(
         "binding.topology",

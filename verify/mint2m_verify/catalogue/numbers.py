@@ -101,8 +101,9 @@ ENTRIES = (
     ),
     _entry(
         "optimizer.no-gradient",
-        "the gradient is all zero although there was a signal",
-        "Advantages differ from zero and no gradient came out: nothing was learned, whatever the step did.",
+        "no gradient came of the run although there was a signal",
+        "Advantages differ from zero, and the gradient is all zero or, to the last bit, the one that the run went on from:\n"
+        "nothing was learned from this prompt, whatever the step did.",
     ),
     _entry(
         "optimizer.step-mismatch",

@@ -44,6 +44,24 @@ ENTRIES = (
         ),
     ),
     Entry(
+        id="validation-plan.scope-mismatch",
+        verdict=Verdict.FAILED,
+        message="the plan claims a scope that a chain of its hardware class has not",
+        explanation=(
+            "What a promotion chain may be used for follows from its hardware class, and nobody may award it more: not its planner\n"
+            "either. This plan claims the scope of other evidence."
+        ),
+    ),
+    Entry(
+        id="validation-plan.wrong-length",
+        verdict=Verdict.FAILED,
+        message="the plan gives a stage of a cluster another length than its name says",
+        explanation=(
+            "On a cluster parity-32k computes on 32,768 tokens, parity-64k on 65,536 and scale-2m on 2,097,152. Only the reference\n"
+            "class may do with fewer; there the plan's own bounds say how many they were."
+        ),
+    ),
+    Entry(
         id="validation-plan.fixture-missing",
         verdict=Verdict.FAILED,
         message="the plan gives a stage no inputs, or inputs to a stage without any",

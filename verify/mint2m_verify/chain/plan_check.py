@@ -15,9 +15,10 @@ from mint2m_verify.chain import places
 from mint2m_verify.chain.numbers import check_planned
 from mint2m_verify.chain.statements import check_plan_payload
 from mint2m_verify.chain.vouching import PLAN_ROLE, Signed, Signers, check_signed, read_signed
+from mint2m_verify.claim_scopes import CHAIN_SCOPES, ranks_fault
 from mint2m_verify.documents.base import decode
 from mint2m_verify.documents.manifests import ModelManifest
-from mint2m_verify.documents.validation import ValidationPlan
+from mint2m_verify.documents.validation import PlannedStage, ValidationPlan
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.run_documents import read_value
@@ -106,6 +107,37 @@ def check_sound(plan: ValidationPlan) -> Iterator[Finding]:
                 file=places.PLAN,
                 pointer=f"/stages/{index}/fixture",
                 expected="a fixture" if item.fixture is None else "null",
+            )
+        yield from _length(plan, item, index)
+    world = plan.topology.world_size
+    fault = ranks_fault("binding.class-placement", plan.hardware_class, world, file=places.PLAN)
+    if fault is not None:
+        yield fault
+    scope = CHAIN_SCOPES[plan.hardware_class]
+    if plan.claim_scope != scope:
+        yield found(
+            "validation-plan.scope-mismatch",
+            file=places.PLAN,
+            pointer="/claim_scope",
+            expected=f"{scope}, which a chain of {plan.hardware_class} claims",
+            actual=plan.claim_scope,
+        )
+
+
+def _length(plan: ValidationPlan, item: PlannedStage, index: int) -> Iterator[Finding]:
+    """On a cluster a stage has the length of its name. The reference class may be shorter, and its plan says so."""
+    named = places.NAMED_TOKENS.get(item.stage)
+    if plan.hardware_class == "reference-cpu" or named is None:
+        return
+    for place, bound in enumerate(item.thresholds):
+        if bound.number.endswith("prompt_tokens") and (bound.at_least, bound.at_most) != (named, named):
+            yield found(
+                "validation-plan.wrong-length",
+                stage=item.stage,
+                file=places.PLAN,
+                pointer=f"/stages/{index}/thresholds/{place}",
+                expected=f"exactly {named} prompt tokens",
+                actual=f"{bound.at_least} to {bound.at_most}",
             )
 
 

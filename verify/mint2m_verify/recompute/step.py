@@ -200,7 +200,15 @@ def check_norm(tensors: GradientTensors, scores: Scores, profile: RunProfile, *,
             )
     if signal and norm == 0:
         yield found("optimizer.no-gradient", file=layout.GRADIENT, expected="a gradient", actual="all zero")
+    elif scores.has_signal and tensors.gradient_before is not None and _same(tensors.gradient, tensors.gradient_before):
+        expected, actual = "a gradient of its own on top", f"that of {layout.GRADIENT_INITIAL}, and nothing more"
+        yield found("optimizer.no-gradient", file=layout.GRADIENT, expected=expected, actual=actual)
     return f"norm {norm:.6g}, clip {coefficient:.6g}"
+
+
+def _same(one: Tensors, other: Tensors) -> bool:
+    """Every tensor and every value the same."""
+    return one.keys() == other.keys() and all(np.array_equal(tensor, other[name]) for name, tensor in one.items())
 
 
 def check_step(tensors: StepTensors, profile: RunProfile) -> Check:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mint2m_verify.anchor import CONSISTENT_MODE, Anchor, ConsistencyOnly, DigestAnchor, KeyAnchor, NoAnchor
 from mint2m_verify.chain.vouching import Signed, Signers, check_signed
@@ -21,6 +22,9 @@ from mint2m_verify.policy.roles import TRAINING, TRAINING_RUN
 from mint2m_verify.signing import key_id
 from mint2m_verify.training import places
 from mint2m_verify.vouching import policy_notes
+
+if TYPE_CHECKING:
+    from mint2m_verify.policy.signers import Mode  # loaded where a training has a signer
 
 
 @dataclass(slots=True)
@@ -89,12 +93,19 @@ def notes_of(anchor: Anchor, origin: Origin) -> tuple[str, ...]:
     return tuple(dict.fromkeys(note for accepted in origin.signers.accepted for note in policy_notes(accepted)))
 
 
-def trust_of(anchor: Anchor, origin: Origin, digests: Sequence[NamedDigest], *, anchored: bool) -> Trust:
-    """How and by whom, for the report; nobody where the anchor is without force."""
+def trust_of(
+    anchor: Anchor, origin: Origin, digests: Sequence[NamedDigest], *, anchored: bool, runs: Sequence[str]
+) -> Trust:
+    """How and by whom, for the report; nobody where the anchor is without force.
+
+    Args:
+        runs: how each run's seal is vouched for; the training is worth no more than the weakest of them.
+    """
     match anchor:
         case PolicyAnchor():
             accepted = origin.signers.accepted[0] if origin.signers.accepted else None
-            mode = accepted.mode if accepted is not None and accepted.mode is not None and anchored else "none"
+            own = None if accepted is None else accepted.mode
+            mode = "none" if own is None or not anchored else _weakest(own, runs)
             brought = [NamedDigest(name="policy", sha256=anchor.sha256)]
             if anchor.root is not None:
                 brought.append(NamedDigest(name="trusted-root", sha256=anchor.root.sha256))
@@ -107,7 +118,7 @@ def trust_of(anchor: Anchor, origin: Origin, digests: Sequence[NamedDigest], *, 
         case KeyAnchor():
             mine = key_id(anchor.key)
             return Trust(
-                mode="managed-key" if anchored else "none",
+                mode=_weakest("managed-key", runs) if anchored else "none",
                 anchor=f"key {mine}",
                 signers=(mine,) if anchored else (),
                 digests=(NamedDigest(name="key", sha256=mine), *digests),
@@ -119,3 +130,10 @@ def trust_of(anchor: Anchor, origin: Origin, digests: Sequence[NamedDigest], *, 
             return Trust(mode=CONSISTENT_MODE, digests=tuple(digests))
         case NoAnchor():
             return Trust(digests=tuple(digests))
+
+
+def _weakest(own: Mode, runs: Sequence[str]) -> Mode:
+    from mint2m_verify.policy.signers import MODES, weakest
+
+    # A run that nobody vouches for has a finding, and no mode.
+    return weakest([own, *(mode for mode in MODES if mode in runs)])

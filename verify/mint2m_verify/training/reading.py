@@ -45,7 +45,7 @@ class StepRun:
     """The documents of a step's run that the chain rests on, as `verify run` read them.
 
     `start` is what its optimizer went on from, `moments_sha256` the file of those that it left. Adapter and moments are
-    None where the run took no step.
+    None where the run took no step. `mode` is how its seal is vouched for.
     """
 
     plan: Plan
@@ -61,6 +61,7 @@ class StepRun:
     moments_sha256: str | None
     accumulation: Accumulation | None
     gradient_sha256: str
+    mode: str
 
 
 def read_promised(root: Path) -> Promised:
@@ -140,6 +141,7 @@ def step_run(examined: Examined, seal_sha256: str | None) -> StepRun | None:
         moments_sha256=None if moments is None else moments.sha256,
         accumulation=deployment.accumulation,
         gradient_sha256=gradient.sha256,
+        mode=examined.report.trust.mode,
     )
 
 
@@ -156,7 +158,7 @@ def unexpected(root: Path) -> Iterator[Finding]:
             continue
         parts = name.split("/")
         number = places.step_of(parts[1]) if parts[0] == places.STEPS and len(parts) > 1 else None
-        if number is not None and (len(parts) == 2 or name in (places.step_file(number), places.run_folder(number))):
+        if number is not None and name in (places.step_file(number), places.run_folder(number)):
             continue
         if number is not None and len(parts) == 3 and places.gradient_of(parts[2]) is not None:
             continue  # that the step has such a prompt is asked where the plan is known
@@ -181,8 +183,9 @@ def gradients_present(root: Path, number: int) -> tuple[int, ...]:
 
 
 def steps_present(root: Path) -> tuple[int, ...]:
-    """Numbers of the step folders, ascending."""
+    """Numbers of the step folders, ascending; what is called like one and is a file or a link is none."""
     folder = root / places.STEPS
     if not folder.is_dir():
         return ()
-    return tuple(sorted(number for path in folder.iterdir() if (number := places.step_of(path.name)) is not None))
+    named = ((places.step_of(path.name), path) for path in folder.iterdir())
+    return tuple(sorted(n for n, path in named if n is not None and path.is_dir() and not path.is_symlink()))

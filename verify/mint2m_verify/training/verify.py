@@ -49,7 +49,8 @@ from mint2m_verify.training.reading import (
 from mint2m_verify.training.statement import training_payload
 
 _NOT_CHECKED = (
-    "that the policy gives these log-probs and would have drawn these tokens (a replay of each run shows the former)",
+    "that the policy gives these log-probs and gradients (a replay of each run shows that)",
+    "that the policy would have drawn these tokens (a replay of each step shows that)",
     "that the plan was written before the first step: order is by digests, and only the signer knows when",
     "when the steps took place: times are the operator's word",
     "that each rank ran once, on the hardware that it names (the operator's word)",
@@ -61,12 +62,14 @@ _NOT_CHECKED = (
 class _Verified:
     """A step that could be read; its documents, which may be long, are not kept.
 
-    `finished` is how the training's own file must name it, `rows` how many it tried, `shown` what a report shows.
+    `finished` is how the training's own file must name it, `rows` how many it tried, `shown` what a report shows;
+    `modes` are how its runs' seals are vouched for.
     """
 
     finished: FinishedStep
     moments_sha256: str
     accepted: bool
+    modes: tuple[str, ...]
     rows: int
     shown: ShownStep
 
@@ -83,6 +86,7 @@ def _kept(step: ReadStep, runs: Sequence[StepRun], *, accepted: bool) -> _Verifi
         ),
         moments_sha256=last.moments_sha256,
         accepted=accepted,
+        modes=tuple(run.mode for run in runs),
         rows=len(step.document.attempts),
         shown=shown_step(step, runs),
     )
@@ -96,12 +100,20 @@ def verify_training(root: Path, anchor: Anchor, options: VerifyOptions) -> Repor
             statement's payload.
 
     Raises:
-        FindingError: `root` is no directory.
+        FindingError: `root` is no directory, or a directory in it cannot be looked at.
     """
-    if not root.exists():
-        raise FindingError(found("input.missing", file=str(root)))
-    if not root.is_dir():
-        raise FindingError(found("input.not-a-directory", file=str(root)))
+    try:
+        if not root.exists():
+            raise FindingError(found("input.missing", file=str(root)))
+        if not root.is_dir():
+            raise FindingError(found("input.not-a-directory", file=str(root)))
+        return _verify(root, anchor, options)
+    except OSError as fault:  # files are read where faults are findings; only looking into directories is left
+        name = str(root) if fault.filename is None else str(fault.filename)
+        raise FindingError(found("file.unreadable", file=name, actual=fault.strerror)) from fault
+
+
+def _verify(root: Path, anchor: Anchor, options: VerifyOptions) -> Report:
     log = Findings()
     log.add(check_outside_of(anchor, root))
     log.judge("nothing that has no place in a training", Standing.CHECKED, _all_known(root))
@@ -242,16 +254,17 @@ def _runs(
     examined: list[tuple[StepRun | None, bool]] = []
     for index in range(prompts):
         folder, name = places.prompt_folder(number, index, prompts), _named(number, index, promised)
-        if index < prompts - 1 and not (root / folder).is_dir():
-            log.judge(f"{name}: run", Standing.CHECKED, _no_run(folder))
+        if not (root / folder).is_dir():
+            id = "training.accumulation-mismatch" if index < prompts - 1 else "training.step-missing"
+            log.judge(f"{name}: run", Standing.CHECKED, _no_run(folder, id))
             examined.append((None, False))
         else:
             examined.append(_run(log, root, folder, name, anchor, options))
     return examined
 
 
-def _no_run(folder: str) -> Check:
-    yield found("training.accumulation-mismatch", file=folder, expected="the run of a prompt", actual="nothing")
+def _no_run(folder: str, id: str) -> Check:
+    yield found(id, file=folder, expected="the run of a prompt", actual="no directory")
     return "absent"
 
 
@@ -413,13 +426,14 @@ def _report(
             kept = counted(promised.plan.checkpoints_kept, "step")
             notes.append(f"checkpoints older than the last {kept}: of those removed, only the manifests are here")
     good = sum(one is not None for one in verified)
+    modes = [mode for one in verified if one is not None for mode in one.modes]
     return Report(
         subject=str(root),
         command="verify training",
         requirements=log.requirements,
         findings=findings,
         not_checked=tuple(notes),
-        trust=trust_of(anchor, origin, digests, anchored=anchored),
+        trust=trust_of(anchor, origin, digests, anchored=anchored, runs=modes),
         evaluated_at=anchor.evaluated_at if isinstance(anchor, PolicyAnchor) else options.at,
         summary=f"{good} steps, one training" if not findings else "",
         exhibits=training_exhibits([one.shown for one in verified if one is not None], log.requirements),

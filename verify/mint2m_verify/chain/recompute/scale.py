@@ -58,6 +58,7 @@ def recompute(evidence: Evidence, root: Path) -> Recomputation:
 def _as_planned(evidence: Evidence, plan: Plan, file: str) -> Iterator[Finding]:
     fixture = evidence.fixture
     for pointer, want, have in (
+        ("/deployment/hardware_class", evidence.plan.hardware_class, plan.deployment.hardware_class),
         ("/source_sha256", evidence.plan.source_sha256, plan.source_sha256),
         ("/inputs/runtime_identity/sha256", evidence.plan.runtime_identity.sha256, plan.inputs.runtime_identity.sha256),
         ("/inputs/model_manifest/sha256", evidence.plan.model.manifest.sha256, plan.inputs.model_manifest.sha256),
