@@ -336,4 +336,4 @@ def _members(path: Path) -> Iterator[Path]:
 
 
 def test_the_vectors_stay_small() -> None:
-    assert sum(path.stat().st_size for path in _members(VECTORS)) < 10_000_000
+    assert sum(path.stat().st_size for path in _members(VECTORS)) < 12_000_000
