@@ -29,6 +29,7 @@ from maker import (
     cases_policy_demands,
     cases_policy_run,
     cases_prompts,
+    cases_prompts_start,
     cases_ranks,
     cases_receipt,
     cases_right,
@@ -66,6 +67,7 @@ MODULES = (
     cases_moments,
     cases_training_policy,
     cases_prompts,
+    cases_prompts_start,
 )
 
 
