@@ -19,6 +19,7 @@ from mint2m_trainer.cluster import rank_actor
 from mint2m_trainer.comm.ledger import Ledger
 from mint2m_trainer.prefix.store import PagedRowStore
 from mint2m_trainer.update import RankInputs, Update
+from mint2m_verify.file_hash import RunningDigests
 
 __all__ = ["ClockedUpdate", "RankInputs"]
 
@@ -27,6 +28,7 @@ _WATCH.watch(evidence, "tensors_sha256", "weights_sha256", "peak_memory_bytes")
 _WATCH.watch(real, "write_scores", "write_tensors", "write_adapter_copy", "observe")
 _WATCH.watch(Ledger, "record", "summary")
 _WATCH.watch(PagedRowStore, "chunk_leaves", "witness")
+_WATCH.watch(RunningDigests, "update", "digests")
 # After the backend has returned, so not inside its phase; `bench_driver.py` counts that by the driver's clock.
 _WATCH.watch(rank_actor, "hash_written")
 

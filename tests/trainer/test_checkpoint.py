@@ -5,9 +5,13 @@ The ranks work once for all cases; each writes what it saw, and the tests below 
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
-from collections.abc import Callable
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +71,8 @@ def save_on_rank(rank: int, ranks: int, folder: str) -> None:
     place = Path(folder)
     optimizer = held(rank, ranks)
     optimizer.step()
-    files = save_checkpoint(place / "checkpoint", optimizer, IDENTITIES, execution="e1")
-    seen: dict[str, Any] = {"files": files, "saved": bits(optimizer)}
+    wrote = save_checkpoint(place / "checkpoint", optimizer, IDENTITIES, execution="e1")
+    seen: dict[str, Any] = {"files": wrote.files, "hashed": wrote.hashed, "saved": bits(optimizer)}
     seen["children"] = [child.name for child in multiprocessing.active_children()]
     again = held(rank, ranks, seed=1)
     seen["again"] = refusal(lambda: save_checkpoint(place / "checkpoint", again, {}, execution="e2"))
@@ -85,9 +89,23 @@ def save_on_rank(rank: int, ranks: int, folder: str) -> None:
     module.dist_checkpointing.save = full_on_the_last_rank
     seen["full"] = refusal(lambda: save_checkpoint(place / "full", again, {}, execution="e3"))
     module.dist_checkpointing.save = plain
+    with small_files(1000) if rank == ranks - 1 else nullcontext():
+        seen["part"] = refusal(lambda: save_checkpoint(place / "part", again, {}, execution="e4"))
     seen["next"] = next_step(optimizer)
     torch.save(seen, place / f"save-{rank}.pt")
     dist.destroy_process_group()
+
+
+@contextmanager
+def small_files(limit: int) -> Iterator[None]:
+    """The system refuses to let a file of this process grow beyond `limit` bytes."""
+    plain, before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, plain)
 
 
 def load_on_rank(rank: int, ranks: int, folder: str) -> None:
@@ -129,7 +147,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, nursery: Callable[[int], Any
 
 
 def seen(place: Path, name: str) -> dict[str, Any]:
-    return torch.load(place / f"{name}.pt")  # type: ignore[no-any-return]
+    return torch.load(place / f"{name}.pt", weights_only=False)  # type: ignore[no-any-return]
 
 
 def saved(place: Path, key: str) -> dict[str, torch.Tensor]:
@@ -167,6 +185,26 @@ def test_every_rank_names_the_same_files_and_they_are_there(place: Path) -> None
     assert files == seen(place, "save-1")["files"]
     assert sorted(path.name for path in (place / "checkpoint").iterdir()) == list(files)
     assert len(files) >= 3
+
+
+def test_each_rank_hashed_its_part_as_it_wrote_it(place: Path) -> None:
+    """Against a second reading of the files; a part that one rank wrote is told by that rank alone."""
+    for rank in range(2):
+        hashed = seen(place, f"save-{rank}")["hashed"]
+        assert [file.file.path for file in hashed] == [f"__{rank}_0.distcp"]
+        for file in hashed:
+            path = place / "checkpoint" / file.file.path
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            assert (file.digests.sha256, file.digests.chunks) == (digest, (digest,))
+            assert file.is_of(path.stat())
+
+
+def test_a_part_that_does_not_fit_fails_all_ranks_and_leaves_nothing(place: Path) -> None:
+    for rank in range(2):
+        refusal = seen(place, f"save-{rank}")["part"]
+        assert "rank 1: StorageError: OSError: [Errno 27] File too large" in refusal
+    assert not (place / "part").exists()
+    assert [path.name for path in place.iterdir() if "partial" in path.name] == []
 
 
 def test_a_checkpoint_that_is_there_is_refused_on_every_rank(place: Path) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mint2m_trainer.compat import results_in_this_process  # must come before torch._dynamo and megatron
+import mint2m_trainer.compat  # noqa: F401  must come before torch._dynamo and megatron
 
 # isort: split
 import torch
@@ -29,10 +29,12 @@ from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
+from mint2m_trainer.checkpoint_writer import HashingStrategy
 from mint2m_trainer.comm.together import RanksFailedError, together
 from mint2m_trainer.contract.directory import sync_directory
 from mint2m_trainer.faults import Cause, CausedError
 from mint2m_trainer.optimizer import AdamWStep
+from mint2m_verify.elsewhere import HashedElsewhere
 
 _VERSION = 1
 
@@ -57,6 +59,19 @@ class StorageError(CausedError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint that is on disk.
+
+    Attributes:
+        files: names of all its files, sorted; the same on every rank.
+        hashed: those that this rank wrote, with what it hashed as it wrote them.
+    """
+
+    files: tuple[str, ...]
+    hashed: tuple[HashedElsewhere, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
     """What a loaded checkpoint says about itself."""
 
@@ -66,7 +81,7 @@ class Resumed:
 
 def save_checkpoint(
     directory: Path | str, optimizer: AdamWStep, identities: Mapping[str, str], *, execution: str
-) -> tuple[str, ...]:
+) -> Saved:
     """Writes `directory`, whole or not at all; a collective over all ranks.
 
     Args:
@@ -75,9 +90,6 @@ def save_checkpoint(
         identities: what this state belongs to (digests by name); equal on every rank.
         execution: names the partial directory `<directory>.partial-<execution>`; equal on every rank.
 
-    Returns:
-        Names of the files, sorted; the same on every rank.
-
     Raises:
         CheckpointError: on every rank, naming those that failed; nothing is left under either name.
     """
@@ -85,7 +97,7 @@ def save_checkpoint(
     partial = final.with_name(f"{final.name}.partial-{execution}")
     if not execution or Path(execution).name != execution:
         raise CheckpointError(f"execution {execution!r} cannot be part of a file name")
-    first = dist.get_rank() == 0
+    first, parts = dist.get_rank() == 0, HashingStrategy()
     try:
         _together((lambda: _open(final, partial)) if first else None)
         state: dict[str, object] = {
@@ -94,14 +106,13 @@ def save_checkpoint(
             "steps": optimizer.steps_taken,
             "identities": dict(identities),
         }
-        with results_in_this_process():
-            _together(lambda: _write(state, partial))
+        _together(lambda: _write(state, partial, parts))
         _together((lambda: _publish(partial, final)) if first else None)
     except CheckpointError:
         if first:
             shutil.rmtree(partial, ignore_errors=True)
         raise
-    return tuple(sorted(path.name for path in final.iterdir()))
+    return Saved(files=tuple(sorted(path.name for path in final.iterdir())), hashed=parts.hashed)
 
 
 def load_checkpoint(directory: Path | str, optimizer: AdamWStep, *, expected: Mapping[str, str]) -> Resumed:
@@ -163,12 +174,13 @@ def _together(act: Callable[[], object] | None) -> None:
         raise CheckpointError(str(fault), fault.cause) from fault
 
 
-def _write(state: dict[str, object], partial: Path) -> None:
-    """The state is ours and valid: whatever the writer's processes report, and however, is of the storage."""
+def _write(state: dict[str, object], partial: Path, parts: HashingStrategy) -> None:
+    """The state is ours and valid: whatever the writer reports, and however, is of the storage."""
     try:
-        dist_checkpointing.save(state, str(partial))
+        dist_checkpointing.save(state, str(partial), parts)
     except (OSError, RuntimeError, CheckpointingException, CheckpointException) as fault:
-        raise StorageError(f"{type(fault).__name__}: {_first_line(fault)}") from fault
+        first = parts.fault or fault
+        raise StorageError(f"{type(first).__name__}: {_first_line(first)}") from fault
 
 
 def _first_line(fault: BaseException) -> str:

@@ -14,7 +14,6 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
-from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -75,22 +74,6 @@ def make_deterministic() -> None:
         torch.use_deterministic_algorithms(True)
     else:
         torch.set_num_threads(torch.get_num_threads())
-
-
-@contextlib.contextmanager
-def results_in_this_process() -> Iterator[None]:
-    """Scope in which `dist_checkpointing.save` collects what its writers report in a queue of this process.
-
-    Megatron's own queue is another process, since an asynchronous save is read elsewhere. It imports torch before the
-    first byte is written, a second time on every rank, and it stays: a rank that is killed would leave it for ever.
-    """
-    from megatron.core.dist_checkpointing.strategies import filesystem_async
-
-    filesystem_async._results_queue = SimpleQueue()
-    try:
-        yield
-    finally:
-        filesystem_async._results_queue = None
 
 
 class CudaLiterals(TorchFunctionMode):

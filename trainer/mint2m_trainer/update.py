@@ -45,6 +45,7 @@ from mint2m_trainer.scoring import LOSS, Group, ResponseOutcome
 from mint2m_verify import layout as places
 from mint2m_verify import phases
 from mint2m_verify.documents import PhaseEvidence
+from mint2m_verify.elsewhere import HashedElsewhere
 from mint2m_verify.runtime_identity import observe
 
 from megatron.core import parallel_state  # isort: skip
@@ -56,11 +57,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseOutcome:
-    """A finished phase: what this rank saw, and the files it wrote, relative to the run directory."""
+    """A finished phase: what this rank saw, and the files it wrote, relative to the run directory.
+
+    Attributes:
+        hashed: those of the files whose bytes were hashed as they were written.
+    """
 
     phase: str
     evidence: PhaseEvidence
     files: tuple[str, ...]
+    hashed: tuple[HashedElsewhere, ...] = ()
 
 
 class Update:
@@ -85,6 +91,7 @@ class Update:
         self._watch: Watch | None = None
         self._folder: RankFolder | None = None
         self._found: frozenset[str] = frozenset()  # outputs that were there before the phase
+        self._hashed: tuple[HashedElsewhere, ...] = ()  # of the checkpoint
 
     @property
     def policy(self) -> Policy:
@@ -125,7 +132,7 @@ class Update:
             peak_host_memory_bytes=evidence.peak_host_memory_bytes(),
         )
         self._failed, self._next = False, self._next + 1
-        return PhaseOutcome(phase=phase, evidence=seen, files=files)
+        return PhaseOutcome(phase=phase, evidence=seen, files=files, hashed=self._hashed)
 
     def position(self) -> Position | None:
         """The last collective that this rank came to."""
@@ -412,9 +419,10 @@ class Update:
             execution=self._inputs.execution_id,
         )
         own = f"__{comm.rank}_"
-        mine = [name for name in saved if name.startswith(own)]
+        mine = [name for name in saved.files if name.startswith(own)]
         if comm.rank == 0:
-            mine += [name for name in saved if not name.startswith("__")]
+            mine += [name for name in saved.files if not name.startswith("__")]
+        self._hashed = tuple(file.below("checkpoint") for file in saved.hashed)
         files = (*files, *(f"checkpoint/{name}" for name in sorted(mine)))
         return PhaseEvidence(
             adapter_sha256=digest,

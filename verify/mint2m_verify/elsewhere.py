@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from threading import Event
 
@@ -36,6 +36,10 @@ class HashedElsewhere:
     def is_of(self, status: os.stat_result) -> bool:
         """Whether the file here is the one that was read there, as far as size and time tell."""
         return (self.file.size, self.file.modified_ns) == (status.st_size, status.st_mtime_ns)
+
+    def below(self, folder: str) -> HashedElsewhere:
+        """The same file, by its path in the tree that holds its own tree as `folder`."""
+        return replace(self, file=replace(self.file, path=f"{folder}/{self.file.path}"))
 
 
 def list_files(root: Path) -> tuple[Listed, ...]:

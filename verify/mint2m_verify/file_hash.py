@@ -55,13 +55,40 @@ def chunk_count(size: int) -> int:
     return -(-size // CHUNK_BYTES)
 
 
+class RunningDigests:
+    """Digests of bytes in the order in which they pass, for whoever writes them."""
+
+    def __init__(self) -> None:
+        self._size, self._chunks = 0, list[str]()
+        self._whole = hashlib.sha256()
+        self._chunk = self._whole  # while there is one chunk, it is the whole
+
+    def update(self, raw: bytes | memoryview) -> None:
+        """Bytes that follow those before."""
+        left = memoryview(raw).cast("B")
+        while left:
+            room = CHUNK_BYTES - self._size % CHUNK_BYTES
+            block, left = left[:room], left[room:]
+            self._whole.update(block)
+            if self._chunk is not self._whole:
+                self._chunk.update(block)
+            self._size += len(block)
+            if self._size % CHUNK_BYTES == 0:
+                self._chunks.append(self._chunk.hexdigest())
+                self._chunk = hashlib.sha256()
+
+    def digests(self) -> Digests:
+        """Of all that has passed."""
+        rest = [self._chunk.hexdigest()] if self._size % CHUNK_BYTES else []
+        return Digests(size=self._size, sha256=self._whole.hexdigest(), chunks=(*self._chunks, *rest))
+
+
 def hash_bytes(raw: bytes) -> tuple[str, tuple[str, ...]]:
     """SHA-256 of `raw` and of each of its chunks."""
-    whole = hashlib.sha256(raw).hexdigest()
-    if len(raw) <= CHUNK_BYTES:
-        return whole, (whole,) if raw else ()
-    pieces = (memoryview(raw)[start : start + CHUNK_BYTES] for start in range(0, len(raw), CHUNK_BYTES))
-    return whole, tuple(hashlib.sha256(piece).hexdigest() for piece in pieces)
+    running = RunningDigests()
+    running.update(raw)
+    digests = running.digests()
+    return digests.sha256, digests.chunks
 
 
 def hash_chunk(descriptor: int, status: os.stat_result, index: int, work: Work) -> tuple[str, int]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from mint2m_trainer.faults import InputError
 from mint2m_trainer.rank_inputs import RankInputs
 from mint2m_verify.documents.records import PhaseEvidence
+from mint2m_verify.elsewhere import HashedElsewhere
 from mint2m_verify.phases import expected_phases
 
 PHASE, FAULT = "FAULT_IN_PHASE", "FAULT_KIND"
@@ -20,6 +21,7 @@ PHASE, FAULT = "FAULT_IN_PHASE", "FAULT_KIND"
 class Outcome:
     evidence: PhaseEvidence
     files: tuple[str, ...] = ()
+    hashed: tuple[HashedElsewhere, ...] = ()
 
 
 class AwkwardError(Exception):

@@ -64,3 +64,17 @@ def test_a_file_that_is_not_there_is_no_file_that_was_written(tmp_path: Path) ->
     with pytest.raises(FindingError) as raised:
         hash_written(tmp_path, ["absent"])
     assert raised.value.finding.id == "file.unreadable"
+
+
+def test_what_was_hashed_on_its_way_to_the_disk_is_not_read(tmp_path: Path, written: Written) -> None:
+    place = tmp_path / "checkpoint" / "a"
+    before = place.stat()
+    place.write_bytes(b"x")  # the same size, and below the same time: only whoever reads it sees it
+    os.utime(place, ns=(before.st_atime_ns, before.st_mtime_ns))
+    files = ["checkpoint/a", "checkpoint/b"]
+    assert hash_written(tmp_path, files, written.values()) == tuple(written[path] for path in files)
+    os.utime(place, ns=(1, 1))
+    assert hash_written(tmp_path, files, written.values())[0].digests.sha256 == sha256_hex(b"x")
+    place.unlink()
+    with pytest.raises(FindingError):
+        hash_written(tmp_path, files, written.values())

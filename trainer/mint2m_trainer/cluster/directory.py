@@ -85,19 +85,33 @@ def _copy(source: Path, place: Path) -> None:
 Written: TypeAlias = Mapping[str, HashedElsewhere]
 
 
-def hash_written(root: Path, paths: Iterable[str]) -> tuple[HashedElsewhere, ...]:
+def hash_written(
+    root: Path, paths: Iterable[str], hashed_already: Iterable[HashedElsewhere] = ()
+) -> tuple[HashedElsewhere, ...]:
     """The digests of files that this rank has just written below `root`, sorted by path.
+
+    Args:
+        hashed_already: some of them, hashed on their way to the disk; a digest is taken where the file still has the
+            size and time that it had when it was whole.
 
     Raises:
         FindingError: `file.unreadable` where one is not there, or no longer what it was.
     """
+    known = {file.file.path: file for file in hashed_already}
     hashed = []
     for path in sorted(paths):
-        file = hash_now(root, path)
+        file = _still(root, known.get(path)) or hash_now(root, path)
         if file is None:
             raise FindingError(found("file.unreadable", file=path, actual="changed or removed while it was hashed"))
         hashed.append(file)
     return tuple(hashed)
+
+
+def _still(root: Path, known: HashedElsewhere | None) -> HashedElsewhere | None:
+    try:
+        return known if known is not None and known.is_of((root / known.file.path).lstat()) else None
+    except OSError:
+        return None
 
 
 def write_manifest(root: Path, kind: ManifestKind, tree: str, place: str, written: Written) -> FileRef:

@@ -35,6 +35,7 @@ from mint2m_trainer.cluster.whereabouts import Teller
 from mint2m_trainer.comm.ledger import Position
 from mint2m_verify.documents.plan import Plan
 from mint2m_verify.documents.records import PhaseEvidence
+from mint2m_verify.elsewhere import HashedElsewhere
 from mint2m_verify.files import read_once
 from mint2m_verify.layout import PLAN, rank_flight
 from mint2m_verify.runtime_identity import observe
@@ -49,6 +50,7 @@ class PhaseOutcome(Protocol):
 
     evidence: PhaseEvidence
     files: tuple[str, ...]
+    hashed: tuple[HashedElsewhere, ...]
 
 
 class Backend(Protocol):
@@ -122,7 +124,7 @@ class RankActor:
                 started_at=started_at,
                 ended_at=ended_at,
                 evidence=outcome.evidence,
-                written=hash_written(task.run_dir, outcome.files),
+                written=hash_written(task.run_dir, outcome.files, outcome.hashed),
             )
 
     def close(self) -> bool:
