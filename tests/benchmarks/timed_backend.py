@@ -18,19 +18,21 @@ from mint2m_trainer.rank_inputs import RankInputs
 from mint2m_verify import layout, phases
 from mint2m_verify.documents import PhaseEvidence, Scores
 from mint2m_verify.documents.records import ResponseScores
+from mint2m_verify.elsewhere import HashedElsewhere
 from mint2m_verify.files import write_atomic
 
 #: Where `bench_driver.py` says how long a phase takes; the local Ray hands the environment on.
 PHASE_SECONDS = "BENCH_PHASE_SECONDS"
 
 #: Of the files that rank 0 writes, and of each rank's part of the checkpoint: what the tiny model's have.
-ADAPTER_BYTES, SHARD_BYTES = 128 << 10, 64 << 10
+ADAPTER_BYTES, SHARD_BYTES = 128 << 10, 128 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedOutcome:
     evidence: PhaseEvidence
     files: tuple[str, ...]
+    hashed: tuple[HashedElsewhere, ...] = ()
 
 
 class TimedUpdate:
@@ -72,7 +74,7 @@ class TimedUpdate:
         rank = self._inputs.rank
         wanted: dict[str, bytes] = {}
         if phase == phases.CHECKPOINT:
-            wanted = {f"checkpoint/__{rank}_{part}.distcp": os.urandom(SHARD_BYTES) for part in range(2)}
+            wanted = {f"checkpoint/__{rank}_0.distcp": os.urandom(SHARD_BYTES)}
         if rank == 0:
             if phase == phases.MATERIALIZE:
                 wanted |= _adapter("artifacts/adapter-before")

@@ -26,6 +26,7 @@ from mint2m_trainer.prefix.store import ChunkRows, MemoryRowStore, PageShape
 from mint2m_trainer.rank_inputs import RankInputs
 from mint2m_verify import phases
 from mint2m_verify.documents import PhaseEvidence
+from mint2m_verify.elsewhere import HashedElsewhere
 
 BACKEND = "fake"
 VOCABULARY, WIDTH, LAYERS = 32, 4, 2
@@ -39,6 +40,7 @@ class FakeOutcome:
 
     evidence: PhaseEvidence
     files: tuple[str, ...] = ()
+    hashed: tuple[HashedElsewhere, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
