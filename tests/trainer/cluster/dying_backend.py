@@ -1,10 +1,11 @@
-"""The real update, one rank of which is killed in one phase, or finds the disk full or read-only.
+"""The real update, one rank of which is killed, has a bit of its pages flipped, or finds the disk full or read-only.
 
 Loaded by rank actors by name; what happens comes through the environment, which the local Ray hands on.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from mint2m_verify import phases
 PHASE, RANK, FILLER, LEFT = "DIES_IN_PHASE", "DIES_ON_RANK", "DISK_FILLER", "DISK_ADAPTERS_LEFT"
 DISK = "DISK_MOUNTED_AT"
 
-__all__ = ["DyingUpdate", "FillingUpdate", "RankInputs", "ReadOnlyUpdate"]
+__all__ = ["DyingUpdate", "FillingUpdate", "FlippedUpdate", "RankInputs", "ReadOnlyUpdate"]
 
 
 class DyingUpdate(Update):
@@ -38,6 +39,19 @@ class DyingUpdate(Update):
             if phase == phases.CHECKPOINT:
                 return super().run(phase, progress)
             _die()
+        return super().run(phase, progress)
+
+
+class FlippedUpdate(Update):
+    """An update in whose resident pages a bit flips on rank 1, as memory does: nothing of the program wrote there.
+
+    It flips in the last layer, from which no other row is made.
+    """
+
+    def run(self, phase: str, progress: Callable[[str, int, int], None]) -> PhaseOutcome:
+        if phase == phases.PREFIX_BACKWARD and self._inputs.rank == 1:
+            row = self._session._store._pages[0].rows[-1]  # type: ignore[union-attr]
+            ctypes.c_uint8.from_address(row.data_ptr()).value ^= 1
         return super().run(phase, progress)
 
 

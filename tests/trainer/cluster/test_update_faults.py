@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -111,6 +112,20 @@ def test_a_rank_that_is_killed_leaves_the_old_weights_and_a_failed_receipt(
     assert ledger.closed
     assert not ledger.owned
     assert not marked(ledger.execution_id)
+
+
+def test_a_bit_that_flips_in_a_resident_page_is_placed_by_chunk_layer_and_rank(
+    tmp_path: Path, tiny_deployment: Callable[..., Path]
+) -> None:
+    """The witness of the pages cannot see it; the gradient would be of another function than what was scored."""
+    deployment, root = tiny_deployment(tmp_path / "given"), tmp_path / "out"
+    before = digests(tmp_path / "given")
+    code, report, errors = run(deployment, root, "FlippedUpdate")
+    assert (code, [fault["id"] for fault in report["findings"]]) == (1, ["rank.failed"]), report
+    assert "Traceback" not in errors
+    assert digests(tmp_path / "given") == before
+    words = check_left(root, "prefix-backward", "rank.failed").finding.words
+    assert re.search(r"chunk 0 layer [0-9]+: recomputed rows differ .* on rank 1", words)
 
 
 @pytest.fixture

@@ -193,6 +193,32 @@ def test_a_row_that_differs_on_one_rank_stops_all_of_them_and_names_it(
     assert said[0].endswith("on rank 1")
 
 
+def off_on_both(comm: Comm, snapshot: Path) -> str:
+    """Rank 0 differs in the last layer, rank 1 in the one below it as well."""
+    made = policy(comm, snapshot)
+    run = session(made, comm, "exact", chunk=16)
+    run.capture()
+    for response in range(len(RESPONSES)):
+        run.replay(response, weighted)
+    for layer in (3,) if comm.rank == 0 else (2, 3):
+        run._store._pages[0].rows[layer].view(torch.int64)[0, 0] ^= 1
+    run._witness = run._store.witness()
+    try:
+        run.reverse()
+    except PrefixError as fault:
+        return str(fault)
+    return "reversed"
+
+
+def test_of_several_ranks_that_differ_the_one_with_the_lowest_layer_is_named(
+    ranks: Callable[..., list[Any]], small_snapshot: Path
+) -> None:
+    said = ranks(off_on_both, 2, small_snapshot)
+    assert said[0] == said[1]
+    assert "chunk 0 layer 2: recomputed rows differ" in said[0]
+    assert said[0].endswith("on rank 1")
+
+
 def scored_twice(comm: Comm, snapshot: Path, route: str) -> list[float]:
     """|ratio - 1| of each response, the old scores from an earlier pass that selected for itself."""
     made = policy(comm, snapshot, dtype="float32")

@@ -163,17 +163,18 @@ def _agreed(found: _Compared, comm: Comm, tag: Tag, span: Span, *, due: bool) ->
     """What the ranks say of a chunk; a collective.
 
     Raises:
-        PrefixError: on every rank, where the rows of any rank differ.
+        PrefixError: on every rank, where the rows of any rank differ; names the lowest layer, since what differs in one
+            makes those above it differ, on other ranks too.
     """
     words = [found.difference, float(found.layer), float(due)]
     mine = torch.tensor([words], dtype=torch.float64, device=compat.device())
     every = collect_rows(mine, [1] * comm.size, comm, tag, "compare").tolist()
-    for rank, (difference, layer, _) in enumerate(every):
-        if layer >= 0:
-            raise PrefixError(
-                f"chunk {span.index} layer {int(layer)}: recomputed rows differ from the stored by {difference:g} "
-                f"on rank {rank}"
-            )
+    apart = [(int(layer), rank, difference) for rank, (difference, layer, _) in enumerate(every) if layer >= 0]
+    if apart:
+        layer, rank, difference = min(apart)
+        raise PrefixError(
+            f"chunk {span.index} layer {layer}: recomputed rows differ from the stored by {difference:g} on rank {rank}"
+        )
     return _Said(difference=max(difference for difference, *_ in every), due=bool(every[0][2]))
 
 
