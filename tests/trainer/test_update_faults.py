@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -23,25 +24,15 @@ from mint2m_trainer.scoring import Group
 from mint2m_trainer.update import PhaseOutcome, RankInputs, Update, UpdateError
 from mint2m_verify import phases
 from mint2m_verify.documents import Rollout, RunProfile
-from mint2m_verify.documents.inputs import (
-    Context,
-    GrpoOptions,
-    LoraOptions,
-    MemoryOptions,
-    ModelNumerics,
-    PrefixOptions,
-    Timeouts,
-    Topology,
-)
 
 from megatron.core import dist_checkpointing  # isort: skip
 
+sys.path.insert(0, str(Path(__file__).parent))
+import update_kit
+from update_kit import GRPO, rank_inputs, tokens
+
 PROMPT, LENGTHS, REWARDS = 13, (3, 2), (1.0, -1.0)
 OUTPUTS_LAST = {"adapter", "checkpoint", "optimizer-after.safetensors"}
-
-
-def tokens(count: int, seed: int) -> tuple[int, ...]:
-    return tuple(torch.randint(0, 64, (count,), generator=torch.Generator().manual_seed(seed)).tolist())
 
 
 def rollout(old: float = -4.0) -> Rollout:
@@ -56,54 +47,28 @@ def rollout(old: float = -4.0) -> Rollout:
 
 
 def profile(world: int = 1, *, dtype: Any = "float32", lr: float = 1e-4, dealt: bool = False) -> RunProfile:
-    return RunProfile(
-        name="test",
-        topology=Topology(
-            world_size=world, tensor_parallel=1, pipeline_parallel=1, context_parallel=world, expert_parallel=world
-        ),
-        context=Context(prompt_tokens=PROMPT, max_response_tokens=8),
+    base = update_kit.profile(
+        world, grpo_options=replace(GRPO, kl_beta=0.0, old_source="rollout", ref_source="rollout")
+    )
+    return replace(
+        base,
+        context=replace(base.context, prompt_tokens=PROMPT),
         group_size=len(LENGTHS),
-        model=ModelNumerics(dtype=dtype, rope_angle_dtype="float32"),
-        lora=LoraOptions(rank=2, alpha=4.0, families=("attention", "expert"), seed=3),
+        model=replace(base.model, dtype=dtype),
+        lora=replace(base.lora, families=("attention", "expert")),
         optimizer=replace(
             STANDARD_CONTRACT,
             lr=lr,
             state_dtype="float64" if dtype == "float64" else "float32",
             distributed_optimizer=dealt,
         ),
-        grpo=GrpoOptions(
-            clip_low=0.2,
-            clip_high=0.28,
-            clip_dual=None,
-            kl_beta=0.0,
-            kl_estimator="k3",
-            advantage_eps=1e-6,
-            aggregation="token_mean",
-            norm_tokens=None,
-            old_source="rollout",
-            ref_source="rollout",
-        ),
-        prefix=PrefixOptions(gradient="exact", chunk_tokens=5, decisions="store", route="fetch"),
-        memory=MemoryOptions(head_tokens=3, query_tile=5, expert_tokens=64, rank_bytes=None),
-        timeouts_s=Timeouts(start=60, phase=60, cleanup=60),
+        prefix=replace(base.prefix, chunk_tokens=5),
     )
 
 
 def given(rank: int, port: int, run_dir: Path, snapshot: Path, planned: RunProfile, group: Rollout) -> RankInputs:
-    return RankInputs(
-        rank=rank,
-        world_size=planned.topology.world_size,
-        master_address="127.0.0.1",
-        master_port=port,
-        run_dir=run_dir,
-        snapshot=snapshot,
-        adapter=None,
-        profile=planned,
-        rollout=group,
-        plan_sha256="ab" * 32,
-        execution_id="cd" * 32,
-        image_digest=None,
-    )
+    world = planned.topology.world_size
+    return rank_inputs(run_dir, snapshot, port, rank=rank, world_size=world, profile=planned, rollout=group)
 
 
 Made = Callable[..., Update]
