@@ -25,6 +25,9 @@ from mint2m_trainer.comm.ledger import Ledger
 from mint2m_trainer.model.init_tiny import init_tiny
 from mint2m_trainer.update import PhaseOutcome, RankInputs, Update
 
+sys.path.insert(0, str(Path(__file__).parent))
+from update_kit import rank_inputs
+
 #: A model that runs in milliseconds and still has every part: dense and sparse layers, full and shared indexers,
 #: more rows than a query keeps.
 SMALL = {
@@ -275,6 +278,16 @@ def updated(processes: Callable[..., list[Any]]) -> Callable[[RankInputs], list[
         return processes(every_phase, inputs.world_size, inputs)
 
     return run
+
+
+@pytest.fixture
+def inputs(tmp_path: Path, small_snapshot: Path) -> Callable[..., RankInputs]:
+    """A rank's inputs of the small update in a world of one, with the given members changed."""
+
+    def make(**change: Any) -> RankInputs:
+        return rank_inputs(change.pop("run_dir", tmp_path / "run"), small_snapshot, _free_port(), **change)
+
+    return make
 
 
 @pytest.fixture(scope="session")

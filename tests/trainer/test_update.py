@@ -23,16 +23,6 @@ from update_kit import GRPO, LENGTHS, profile, rank_inputs, rollout, run, scores
 Done = tuple[RankInputs, dict[str, PhaseOutcome]]
 
 
-@pytest.fixture
-def inputs(tmp_path: Path, small_snapshot: Path, free_port: Callable[[], int]) -> Callable[..., RankInputs]:
-    """A rank's inputs in a world of one, with the given members changed."""
-
-    def make(**change: Any) -> RankInputs:
-        return rank_inputs(change.pop("run_dir", tmp_path / "run"), small_snapshot, free_port(), **change)
-
-    return make
-
-
 @pytest.fixture(scope="module")
 def on_policy(
     small_snapshot: Path, free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFactory
