@@ -25,6 +25,7 @@ FAULTS: Mapping[str, tuple[str, int]] = {
     "test_a_rank_that_is_killed_leaves_the_old_weights_and_a_failed_receipt": ("rank killed", _ALL),
     "test_a_rank_that_goes_wrong_stops_the_run_and_leaves_nothing": ("rank raises, lies, disagrees or hangs", 7),
     "test_a_bit_that_flips_in_a_resident_page_is_placed_by_chunk_layer_and_rank": ("bit flipped in a page", 1),
+    "test_a_rank_whose_replica_is_another_after_the_step_is_named_and_the_run_refused": ("replica strays", 1),
     "test_a_full_disk_at_the_checkpoint_leaves_the_old_weights_and_a_failed_receipt": ("disk full", 4),
     "test_a_disk_that_turns_read_only_leaves_the_old_weights_and_a_journal_that_cleanup_closes": ("disk read-only", 3),
     "test_a_killed_raylet_stops_the_run_and_leaves_nothing": ("raylet killed", 3),

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import mint2m_trainer.update as real
 from mint2m_trainer.update import PhaseOutcome, RankInputs, Update
 from mint2m_verify import phases
@@ -20,7 +22,7 @@ from mint2m_verify import phases
 PHASE, RANK, FILLER, LEFT = "DIES_IN_PHASE", "DIES_ON_RANK", "DISK_FILLER", "DISK_ADAPTERS_LEFT"
 DISK = "DISK_MOUNTED_AT"
 
-__all__ = ["DyingUpdate", "FillingUpdate", "FlippedUpdate", "RankInputs", "ReadOnlyUpdate"]
+__all__ = ["DyingUpdate", "FillingUpdate", "FlippedUpdate", "RankInputs", "ReadOnlyUpdate", "StrayingUpdate"]
 
 
 class DyingUpdate(Update):
@@ -52,6 +54,17 @@ class FlippedUpdate(Update):
         if phase == phases.PREFIX_BACKWARD and self._inputs.rank == 1:
             row = self._session._store._pages[0].rows[-1]  # type: ignore[union-attr]
             ctypes.c_uint8.from_address(row.data_ptr()).value ^= 1
+        return super().run(phase, progress)
+
+
+class StrayingUpdate(Update):
+    """An update after whose step a rank's copy of what all ranks hold has one number that is another."""
+
+    def run(self, phase: str, progress: Callable[[str, int, int], None]) -> PhaseOutcome:
+        if phase == phases.CHECKPOINT and self._inputs.rank == 1:
+            parameter = next(p for name, p in self.policy.trainable() if ".self_attn." in name)
+            with torch.no_grad():
+                parameter.view(-1)[0] += 1e-3
         return super().run(phase, progress)
 
 

@@ -128,6 +128,22 @@ def test_a_bit_that_flips_in_a_resident_page_is_placed_by_chunk_layer_and_rank(
     assert re.search(r"chunk 0 layer [0-9]+: recomputed rows differ .* on rank 1", words)
 
 
+def test_a_rank_whose_replica_is_another_after_the_step_is_named_and_the_run_refused(
+    tmp_path: Path, tiny_deployment: Callable[..., Path]
+) -> None:
+    """What is written is rank 0's: without the other ranks' own digests nobody would ever see it."""
+    deployment, root = tiny_deployment(tmp_path / "given"), tmp_path / "out"
+    before = digests(tmp_path / "given")
+    code, report, errors = run(deployment, root, "StrayingUpdate")
+    assert (code, [fault["id"] for fault in report["findings"]]) == (1, ["rank.disagrees"]), report
+    found = report["findings"][0]
+    assert (found["stage"], found["pointer"]) == ("checkpoint", "adapter_sha256")
+    assert found["actual"].startswith("rank 1: ")
+    assert "Traceback" not in errors
+    assert digests(tmp_path / "given") == before
+    check_left(root, "checkpoint", "rank.disagrees")
+
+
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own that a test may fill."""

@@ -30,6 +30,10 @@ from megatron.core.distributed import DistributedDataParallel  # isort: skip
 from megatron.core.distributed import DistributedDataParallelConfig  # isort: skip
 
 
+#: In the names of the experts' projections, each of which one rank holds.
+_EXPERT = ".mlp.experts."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySource:
     """What the policy is made of; `adapter` None makes a fresh one from `seed`, `positions` None the snapshot's own."""
@@ -82,15 +86,18 @@ class Policy:
         return sum(grad.numel() * grad.element_size() for grad in grads)
 
     def gather(self, local: Mapping[str, Tensor], phase: str) -> Mapping[str, Tensor]:
-        """The union over ranks of tensors by global name, sorted; replicated ones are rank 0's."""
+        """The union over ranks of tensors by global name, sorted: this rank's own, and the experts of the others.
+
+        What every rank holds does not travel: 32 ranks would each read 32 times the same. A rank whose replica is
+        another than the others' has another digest of the whole, and the evidence of all ranks must agree on that.
+        """
         mine = {name: tensor.detach().cpu().clone() for name, tensor in local.items()}
-        size = sum(tensor.numel() * tensor.element_size() for tensor in mine.values())
+        experts = {name: tensor for name, tensor in mine.items() if _EXPERT in name}
+        size = sum(tensor.numel() * tensor.element_size() for tensor in experts.values())
         self.comm.ledger.record(Tag(phase=phase), "adapter.gather", size)
         every: list[dict[str, Tensor]] = [{} for _ in range(self.comm.size)]
-        dist.all_gather_object(every, mine, group=self.comm.group)
-        union: dict[str, Tensor] = {}
-        for tensors in reversed(every):
-            union |= tensors
+        dist.all_gather_object(every, experts, group=self.comm.group)
+        union = mine | {name: tensor for tensors in every for name, tensor in tensors.items()}
         return dict(sorted(union.items()))
 
 
@@ -136,7 +143,7 @@ def family_of(projection: str) -> str:
         return "unembed"
     if ".self_attn." in projection:
         return "attention"
-    if ".mlp.experts." in projection:
+    if _EXPERT in projection:
         return "expert"
     return "shared" if ".mlp.shared_experts." in projection else "dense"
 
