@@ -96,7 +96,8 @@ class Policy:
         size = sum(tensor.numel() * tensor.element_size() for tensor in experts.values())
         self.comm.ledger.record(Tag(phase=phase), "adapter.gather", size)
         every: list[dict[str, Tensor]] = [{} for _ in range(self.comm.size)]
-        dist.all_gather_object(every, experts, group=self.comm.group)
+        if self.comm.size > 1:
+            dist.all_gather_object(every, experts, group=self.comm.group)
         union = mine | {name: tensor for tensors in every for name, tensor in tensors.items()}
         return dict(sorted(union.items()))
 
