@@ -68,11 +68,13 @@ warnings.filterwarnings("ignore")
 import mint2m_trainer.compat
 import torch
 import mint2m_trainer.checkpoint, mint2m_trainer.update
+from mint2m_trainer.comm import flight
 from mint2m_trainer.comm.groups import close_comm, open_comm
 from mint2m_trainer.comm.ledger import Ledger
 from mint2m_trainer.kernels import choose_kernels
 torch.set_num_threads(1)
 choose_kernels(torch.device("cpu"), torch.float32, 64)
+flight.prepare()  # as a rank's own process does before its first group, which some tests open themselves
 
 def serve(rank, pipe):
     for line in open(pipe):

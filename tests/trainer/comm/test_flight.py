@@ -12,13 +12,25 @@ from typing import Any
 
 import torch
 
-from mint2m_trainer.cluster.flight_record import unfinished
+from mint2m_trainer.cluster.flight_record import Unfinished, unfinished
 from mint2m_trainer.comm import flight
 from mint2m_trainer.comm.collectives import collect_rows
 from mint2m_trainer.comm.groups import Comm
 from mint2m_trainer.comm.ledger import Tag
 
 TAG = Tag(phase="test")
+
+
+def _once(holds: Callable[[Unfinished | None], bool]) -> bytes | None:
+    """The record as soon as that holds, or as it is long after: torch marks a collective a moment after it has ended."""
+    deadline = time.monotonic() + 30
+    while not holds(unfinished(raw := flight.recorded())) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return raw
+
+
+def _third(first: Unfinished | None) -> bool:
+    return first is not None and first.number == 3
 
 
 def waited_for(comm: Comm, place: str) -> tuple[bytes | None, bytes | None]:
@@ -28,17 +40,17 @@ def waited_for(comm: Comm, place: str) -> tuple[bytes | None, bytes | None]:
     taken: list[bytes | None] = []
     written = Path(place) / "written"
     if comm.rank == 0:
-        watch = threading.Thread(target=lambda: (time.sleep(1.0), taken.append(flight.recorded()), written.touch()))
+        watch = threading.Thread(target=lambda: (taken.append(_once(_third)), written.touch()))
         watch.start()
     else:
         deadline = time.monotonic() + 60
         while not written.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
-        taken.append(flight.recorded())
+        taken.append(_once(lambda first: first is None))
     collect_rows(torch.zeros(1, 4), [1, 1], comm, TAG, "rows")
     if comm.rank == 0:
         watch.join()
-    return taken[0], flight.recorded()
+    return taken[0], _once(lambda first: first is None)
 
 
 def test_a_collective_that_hangs_is_named_by_the_rank_that_waits_in_it_and_by_no_other(
