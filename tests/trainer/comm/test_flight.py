@@ -22,7 +22,7 @@ TAG = Tag(phase="test")
 
 
 def _once(holds: Callable[[Unfinished | None], bool]) -> bytes | None:
-    """The record as soon as that holds, or as it is long after: torch marks a collective a moment after it has ended."""
+    """The record as soon as that holds, or long after: torch marks a collective a moment after it has ended."""
     deadline = time.monotonic() + 30
     while not holds(unfinished(raw := flight.recorded())) and time.monotonic() < deadline:
         time.sleep(0.02)
