@@ -36,7 +36,7 @@ class Needed:
 
 #: The trainer extra of pyproject.toml; a test compares the two.
 TRAINER_PACKAGES = (
-    Needed(distribution="torch", module="torch", least=(2, 6), below=None),
+    Needed(distribution="torch", module="torch", least=(2, 8), below=None),
     Needed(distribution="megatron-core", module="megatron", least=(0, 16, 1), below=(0, 17)),
     Needed(distribution="ray", module="ray", least=(2, 40), below=None),
     Needed(distribution="psutil", module="psutil", least=(5, 9), below=None),
