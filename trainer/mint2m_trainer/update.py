@@ -38,9 +38,8 @@ from mint2m_trainer.prefix.session import LocalLoss, Mode, Session
 from mint2m_trainer.profiled import layout_of, policy_source, store_of
 from mint2m_trainer.rank_inputs import RankInputs, UpdateError
 from mint2m_trainer.records import Records, write_adapter_copy, write_scores, write_tensors
-from mint2m_trainer.resume.identity import Identity, accumulation_members, profile_members, rollout_members
 from mint2m_trainer.resume.passes import Keeping
-from mint2m_trainer.resume.rank_folder import RankFolder
+from mint2m_trainer.resume.rank_folder import RankFolder, identity_of
 from mint2m_trainer.scoring import LOSS, Group, ResponseOutcome
 from mint2m_verify import layout as places
 from mint2m_verify import phases
@@ -460,26 +459,10 @@ class Update:
         if self._inputs.progress is None:
             return None
         if self._folder is None:
-            adapter = _there(self._policy).adapter_tensors(phase)
-            self._folder = RankFolder(self._inputs.progress, self._inputs.rank, self._identity(kernels, adapter))
+            adapter = evidence.tensors_sha256(_there(self._policy).adapter_tensors(phase))
+            identity = identity_of(self._inputs, kernels, weights_sha256=self._base_sha256, adapter_sha256=adapter)
+            self._folder = RankFolder(self._inputs.progress, self._inputs.rank, identity)
         return Keeping(files=self._folder.pass_files(label))
-
-    def _identity(self, kernels: Kernels, adapter: Mapping[str, torch.Tensor]) -> Identity:
-        seen = observe(image_digest=self._inputs.image_digest)
-        members: list[tuple[str, str]] = [
-            ("source_sha256", seen.source_sha256),
-            ("runtime_identity_sha256", seen.sha256),
-            ("rank", f"{self._inputs.rank} of {self._inputs.world_size}"),
-            ("weights_sha256", self._base_sha256),
-            ("adapter_sha256", evidence.tensors_sha256(adapter)),
-            *rollout_members(self._inputs.rollout),
-            *profile_members(self._profile),
-            *accumulation_members(self._inputs.accumulation),
-            ("device", compat.device().type),
-            ("kernels", type(kernels).__name__),
-            ("threads", str(torch.get_num_threads())),
-        ]
-        return Identity(members=tuple(members))
 
     def _records(self) -> Records:
         return Records(

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from threading import Event
 
 from mint2m_verify.hash_journal import FileKey, HashJournal
+from mint2m_verify.mapped_hash import MappedHashing
 from mint2m_verify.page_cache import Span
 
 #: A manifest commits each consecutive piece of this length, so that a change can be placed.
@@ -43,11 +44,12 @@ class Digests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Who is told of bytes done, who may stop it, and where digests are kept."""
+    """Who is told of bytes done, who may stop it, where digests are kept, and who hashes what is cached."""
 
     tell: Callable[[int], None]
     stopped: Event
     journal: HashJournal | None = None
+    mapped: MappedHashing | None = None
 
 
 def chunk_count(size: int) -> int:
@@ -103,12 +105,10 @@ def hash_chunk(descriptor: int, status: os.stat_result, index: int, work: Work) 
     if known is not None:
         work.tell(length)
         return known, length
-    digest = hashlib.sha256()
-    for block in _blocks(descriptor, start, length, work, _own_buffers()[:1]):
-        digest.update(block)
+    digest, _ = _hash_span(descriptor, start, length, work)
     if work.journal is not None:
-        work.journal.add_chunk(key, index, digest.hexdigest())
-    return digest.hexdigest(), 0
+        work.journal.add_chunk(key, index, digest)
+    return digest, 0
 
 
 def hash_file(descriptor: int, status: os.stat_result, work: Work, *, chunks: bool) -> Digests:
@@ -121,14 +121,45 @@ def hash_file(descriptor: int, status: os.stat_result, work: Work, *, chunks: bo
     known = _known(status, work, chunks=chunks)
     if known is not None:
         return known
-    whole, pieces, size = hashlib.sha256(), [], 0
-    many = chunks and expected > CHUNK_BYTES
-    with _helper(many) as helper:
+    if expected <= CHUNK_BYTES:
+        digest, size = _hash_span(descriptor, 0, expected, work)
+        pieces = [digest] if expected else []
+    else:
+        digest, pieces, size = _hash_large(descriptor, expected, work, chunks=chunks)
+    size += len(os.pread(descriptor, 1, expected))
+    _keep(status, work, digest, pieces)
+    return Digests(size=size, sha256=digest, chunks=tuple(pieces))
+
+
+def unchanged(before: os.stat_result, after: os.stat_result) -> bool:
+    """Whether the file is still what it was, as far as the system tells."""
+    return all(
+        getattr(before, name) == getattr(after, name) for name in ("st_size", "st_mtime_ns", "st_ctime_ns", "st_ino")
+    )
+
+
+def _hash_span(descriptor: int, start: int, length: int, work: Work) -> tuple[str, int]:
+    """The digest of at most `length` bytes from `start`, and of how many it is."""
+    mapped = None if work.mapped is None else work.mapped.sha256(descriptor, start, length, work.stopped)
+    if mapped is not None:
+        work.tell(length)
+        return mapped, length
+    digest, size = hashlib.sha256(), 0
+    for block in _blocks(descriptor, start, length, work, _own_buffers()[:1]):
+        digest.update(block)
+        size += len(block)
+    return digest.hexdigest(), size
+
+
+def _hash_large(descriptor: int, expected: int, work: Work, *, chunks: bool) -> tuple[str, list[str], int]:
+    """The digest of `expected` bytes, with `chunks` those of their chunks, and how many bytes there were."""
+    whole, pieces, size = hashlib.sha256(), list[str](), 0
+    with _helper(chunks) as helper:
         busy: Future[None] | None = None
         for start in range(0, expected, CHUNK_BYTES):
             piece = hashlib.sha256()
             length = min(CHUNK_BYTES, expected - start)
-            for block in _blocks(descriptor, start, length, work, _own_buffers()[: 2 if many else 1]):
+            for block in _blocks(descriptor, start, length, work, _own_buffers()[: 2 if chunks else 1]):
                 size += len(block)
                 if helper is None:
                     whole.update(block)
@@ -139,20 +170,9 @@ def hash_file(descriptor: int, status: os.stat_result, work: Work, *, chunks: bo
                 piece.update(block)
             if busy is not None:
                 busy.result()  # the next chunk begins with any of the buffers
-            pieces.append(piece.hexdigest())
-    size += len(os.pread(descriptor, 1, expected))
-    digest = whole.hexdigest()
-    if not many:
-        pieces = [digest] if 0 < expected <= CHUNK_BYTES else []
-    _keep(status, work, digest, pieces)
-    return Digests(size=size, sha256=digest, chunks=tuple(pieces))
-
-
-def unchanged(before: os.stat_result, after: os.stat_result) -> bool:
-    """Whether the file is still what it was, as far as the system tells."""
-    return all(
-        getattr(before, name) == getattr(after, name) for name in ("st_size", "st_mtime_ns", "st_ctime_ns", "st_ino")
-    )
+            if chunks:
+                pieces.append(piece.hexdigest())
+    return whole.hexdigest(), pieces, size
 
 
 def _blocks(

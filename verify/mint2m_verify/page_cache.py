@@ -27,6 +27,8 @@ _LEAST_BYTES = 1 << 20
 _AHEAD_BYTES = 8 << 20
 
 _PAGE = mmap.PAGESIZE
+#: The number of cachestat(2), whose C library has no name for it.
+_CACHESTAT = 451
 _ABSENT = re.compile(rb"\x00+")
 #: Only the lowest bit of mincore's answer is defined.
 _LOWEST_BIT = bytes(value & 1 for value in range(256))
@@ -75,6 +77,29 @@ class Span:
     ) -> None:
         for first, size in self._absent:
             os.posix_fadvise(self._descriptor, first, size, os.POSIX_FADV_DONTNEED)
+
+
+def is_cached(descriptor: int, start: int, length: int) -> bool:
+    """Whether all of a span is cached, as far as the kernel says."""
+    try:  # answers for files of other owners too
+        os.preadv(descriptor, [bytearray(1)], start, os.RWF_NOWAIT)
+    except OSError:
+        return False
+    count = _cached_pages(descriptor, start, length)
+    return not absent(descriptor, start, length) if count is None else count >= -(-length // _PAGE)
+
+
+def _cached_pages(descriptor: int, start: int, length: int) -> int | None:
+    """How many pages of a span are cached, None where the kernel does not count (before 6.5, or another's file).
+
+    Where files are kept in large pieces this looks at the pieces, mincore at every page.
+    """
+    import ctypes
+
+    span, counts = (ctypes.c_uint64 * 2)(start, length), (ctypes.c_uint64 * 5)()
+    pointers = ctypes.byref(span), ctypes.byref(counts)
+    failed = _libc().syscall(ctypes.c_long(_CACHESTAT), ctypes.c_long(descriptor), *pointers, ctypes.c_long(0))
+    return None if failed else counts[0]
 
 
 def absent(descriptor: int, start: int, length: int) -> list[tuple[int, int]]:

@@ -2,8 +2,8 @@
 
 The rule: a file is opened once, relative to the open directory that listed it, without following links, and the bytes
 that were hashed are the bytes that later checks parse. Looking twice would let a file be one thing to the hash and
-another to the parser; following a link would let evidence borrow files from outside. Nothing is memory-mapped, since a
-mapped file can change under its reader.
+another to the parser; following a link would let evidence borrow files from outside. What is parsed is never
+memory-mapped, since a mapped file can change under its reader.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from mint2m_verify.file_hash import (
 from mint2m_verify.files import TENSORS, too_large
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.hash_journal import HashJournal
+from mint2m_verify.mapped_hash import MappedHashing
 from mint2m_verify.statement import path_fault
 
 __all__ = ["CHUNK_BYTES", "Hashing", "Progress", "ReadFile", "Snapshot", "hash_bytes", "read_tree", "shown_name"]
@@ -124,8 +125,10 @@ def read_tree(
         raise FindingError(found("file.unreadable", file=str(root), actual=fault.strerror)) from fault
     meter = None if progress is None else _Meter(progress, total=_size_below(root))
     threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS)
-    with ThreadPoolExecutor(threads, thread_name_prefix="hash") as pool:
-        reader = _Reader(pool=pool, keep=keep, meter=meter, hashing=Hashing() if hashing is None else hashing)
+    with MappedHashing() as mapped, ThreadPoolExecutor(threads, thread_name_prefix="hash") as pool:
+        reader = _Reader(
+            pool=pool, keep=keep, meter=meter, mapped=mapped, hashing=Hashing() if hashing is None else hashing
+        )
         try:
             reader.directory(descriptor, "", depth=0)
             return reader.snapshot()
@@ -157,15 +160,22 @@ class _Reader:
     """One walk: directories here, in name order; files on the pool, a bounded number at a time."""
 
     def __init__(
-        self, *, pool: ThreadPoolExecutor, keep: Callable[[str], int], meter: _Meter | None, hashing: Hashing
+        self,
+        *,
+        pool: ThreadPoolExecutor,
+        keep: Callable[[str], int],
+        meter: _Meter | None,
+        mapped: MappedHashing,
+        hashing: Hashing,
     ) -> None:
-        self._pool, self._keep, self._hashing = pool, keep, hashing
+        self._pool, self._keep, self._hashing, self._mapped = pool, keep, hashing, mapped
+        mapped.expect(sum(entry.size for entry in hashing.committed.values()))
         self._slots = BoundedSemaphore(_WAITING)
         self._pending: list[Future[ReadFile | Finding]] = []
         self._findings: list[Finding] = []
         self._stopped = Event()
         tell = _nobody if meter is None else meter.add
-        self._work = Work(tell=tell, stopped=self._stopped, journal=hashing.journal)
+        self._work = Work(tell=tell, stopped=self._stopped, journal=hashing.journal, mapped=mapped)
 
     def stop(self) -> None:
         """Nobody wants the answer any more."""
@@ -242,6 +252,8 @@ class _Reader:
             self._pending.append(self._taken(descriptor, path, status, known))
             return
         committed = self._hashing.committed.get(path)
+        if committed is None:
+            self._mapped.expect(status.st_size)
         if committed is None or self._keep(path) or not _fits(committed, status):
             self._slots.acquire()
             self._pending.append(self._pool.submit(self._read, descriptor, path))

@@ -9,9 +9,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
+from mint2m_trainer import compat
+from mint2m_trainer.kernels import Kernels
+from mint2m_trainer.rank_inputs import RankInputs
 from mint2m_trainer.resume.faults import OtherProgressError
-from mint2m_trainer.resume.identity import IDENTITY, Identity, read_identity, write_identity
+from mint2m_trainer.resume.identity import (
+    IDENTITY,
+    Identity,
+    accumulation_members,
+    profile_members,
+    read_identity,
+    rollout_members,
+    write_identity,
+)
 from mint2m_trainer.resume.pass_files import PassFiles
+from mint2m_verify.runtime_identity import observe
 
 
 class RankFolder:
@@ -51,3 +65,22 @@ class RankFolder:
         for files in self._passes:
             files.close()
         self._passes.clear()
+
+
+def identity_of(inputs: RankInputs, kernels: Kernels, *, weights_sha256: str, adapter_sha256: str) -> Identity:
+    """Of a rank that holds these weights before the step."""
+    seen = observe(image_digest=inputs.image_digest)
+    members: list[tuple[str, str]] = [
+        ("source_sha256", seen.source_sha256),
+        ("runtime_identity_sha256", seen.sha256),
+        ("rank", f"{inputs.rank} of {inputs.world_size}"),
+        ("weights_sha256", weights_sha256),
+        ("adapter_sha256", adapter_sha256),
+        *rollout_members(inputs.rollout),
+        *profile_members(inputs.profile),
+        *accumulation_members(inputs.accumulation),
+        ("device", compat.device().type),
+        ("kernels", type(kernels).__name__),
+        ("threads", str(torch.get_num_threads())),
+    ]
+    return Identity(members=tuple(members))
