@@ -96,7 +96,7 @@ class _Process:
 
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(_POLL_SECONDS)
-        command = [sys.executable, "-I", "-S", str(_WORKER)]
+        command = [sys.executable or "", "-I", "-S", str(_WORKER)]
         silent = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
         files = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0), *silent]
         try:
