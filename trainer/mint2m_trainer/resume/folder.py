@@ -16,15 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mint2m_trainer.resume.identity import (
-    IDENTITY,
-    Identity,
-    accumulation_members,
-    profile_members,
-    read_identity,
-    rollout_members,
-    write_identity,
-)
+from mint2m_trainer.resume.identity import IDENTITY, Identity, read_identity, work_members, write_identity
 from mint2m_verify.deployment_files import PlannedInputs
 from mint2m_verify.documents import Plan
 from mint2m_verify.files import sync_directory
@@ -52,9 +44,7 @@ def input_identity(plan: Plan, inputs: PlannedInputs) -> Identity:
         ("runtime_identity_sha256", plan.inputs.runtime_identity.sha256),
         ("model_root_sha256", inputs.model_manifest.root_sha256),
         ("adapter_sha256", "none" if policy is None else policy),
-        *rollout_members(inputs.fixture.rollout),
-        *profile_members(inputs.profile),
-        *accumulation_members(inputs.deployment.accumulation),
+        *work_members(inputs.fixture.rollout, inputs.profile, inputs.deployment.accumulation),
     ]
     return Identity(members=tuple(members))
 

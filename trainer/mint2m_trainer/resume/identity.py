@@ -71,7 +71,14 @@ def write_identity(folder: Path, identity: Identity) -> None:
     write_atomic(folder / IDENTITY, identity.encode(), mode=0o600)
 
 
-def profile_members(profile: RunProfile) -> Iterator[tuple[str, str]]:
+def work_members(rollout: Rollout, profile: RunProfile, accumulation: Accumulation | None) -> Iterator[tuple[str, str]]:
+    """What is computed, and how."""
+    yield from _rollout_members(rollout)
+    yield from _profile_members(profile)
+    yield from _accumulation_members(accumulation)
+
+
+def _profile_members(profile: RunProfile) -> Iterator[tuple[str, str]]:
     """Every member of a profile that decides a number, `prefix.chunk_tokens` and the like."""
     value = profile.value()
     for left_out in ("schema", "name", "timeouts_s"):
@@ -79,14 +86,14 @@ def profile_members(profile: RunProfile) -> Iterator[tuple[str, str]]:
     yield from _flat("", value)
 
 
-def rollout_members(rollout: Rollout) -> Iterator[tuple[str, str]]:
+def _rollout_members(rollout: Rollout) -> Iterator[tuple[str, str]]:
     """The prompt, and everything else of a rollout, by digest."""
     prompt = np.asarray(rollout.prompt_tokens, dtype="<i8").tobytes()
     yield "prompt_tokens_sha256", hashlib.sha256(prompt).hexdigest()
     yield "rollout_sha256", replace(rollout, prompt_tokens=()).sha256
 
 
-def accumulation_members(accumulation: Accumulation | None) -> Iterator[tuple[str, str]]:
+def _accumulation_members(accumulation: Accumulation | None) -> Iterator[tuple[str, str]]:
     """What a step over several prompts averages over; what the run goes on from is added after all that is kept."""
     if accumulation is not None:
         for name in ("prompts", "tokens", "responses"):

@@ -15,15 +15,7 @@ from mint2m_trainer import compat
 from mint2m_trainer.kernels import Kernels
 from mint2m_trainer.rank_inputs import RankInputs
 from mint2m_trainer.resume.faults import OtherProgressError
-from mint2m_trainer.resume.identity import (
-    IDENTITY,
-    Identity,
-    accumulation_members,
-    profile_members,
-    read_identity,
-    rollout_members,
-    write_identity,
-)
+from mint2m_trainer.resume.identity import IDENTITY, Identity, read_identity, work_members, write_identity
 from mint2m_trainer.resume.pass_files import PassFiles
 from mint2m_verify.runtime_identity import observe
 
@@ -76,9 +68,7 @@ def identity_of(inputs: RankInputs, kernels: Kernels, *, weights_sha256: str, ad
         ("rank", f"{inputs.rank} of {inputs.world_size}"),
         ("weights_sha256", weights_sha256),
         ("adapter_sha256", adapter_sha256),
-        *rollout_members(inputs.rollout),
-        *profile_members(inputs.profile),
-        *accumulation_members(inputs.accumulation),
+        *work_members(inputs.rollout, inputs.profile, inputs.accumulation),
         ("device", compat.device().type),
         ("kernels", type(kernels).__name__),
         ("threads", str(torch.get_num_threads())),
