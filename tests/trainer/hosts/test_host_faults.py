@@ -342,12 +342,17 @@ def test_a_second_driver_of_the_same_plan_is_refused_and_the_first_goes_on(
     same = ("--run-id", "one", "--instance-nonce", "the same")
     driver = hosts.begin(given, out, broken_backend.STANDS, "grpo-0", *same)
     hosts.reached(driver)
-    looked = hosts.ray.mint2m("status", "--ownership", out / "ownership.jsonl", "--format", "json")
-    rows = {row["required"]: row["found"] for row in json.loads(looked.communicate(timeout=120)[0])["requirements"]}
+
+    def status() -> dict[str, str]:
+        looked = hosts.ray.mint2m("status", "--ownership", out / "ownership.jsonl", "--format", "json")
+        return {row["required"]: row["found"] for row in json.loads(looked.communicate(timeout=120)[0])["requirements"]}
+
+    rows = status()
     assert rows["state"].startswith("running")
     there = rows[f"seen in the cluster at {hosts.ray.address} now"]
     assert [there.count(word) for word in ("-rank-", "-coordinator", "placement-group")] == [2, 1, 1]
-    assert f"({LEDGER['grpo-0']}" in rows["rank 0, by its own word"], "where it waits for rank 1"
+    # Rank 0 may not have come so far yet; then it is where it waits for rank 1.
+    _wait(lambda: f"({LEDGER['grpo-0']}" in status()["rank 0, by its own word"], driver, "rank 0's word")
     second = hosts.ray.mint2m("run", "--deployment", given, "--output", other, "--format", "json", *same)
     report = json.loads(second.communicate(timeout=120)[0])
     assert [fault["id"] for fault in report["findings"]] == ["ray.start-failed"]
