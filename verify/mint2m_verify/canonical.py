@@ -38,6 +38,9 @@ class Limits:
 
 DEFAULT_LIMITS = Limits()
 
+#: What needs no look at each: integers are held against the limit together.
+_PLAIN = {int, float, bool, type(None)}
+
 
 def sha256_hex(raw: bytes) -> str:
     """Lower-case hexadecimal SHA-256 of `raw`."""
@@ -192,14 +195,17 @@ def _check_content(value: JsonValue, limit: int, *, file: str) -> None:
             stack.extend(item.values())
         elif isinstance(item, list):
             count += len(item)
-            # Long lists are token ids and log-probs; only their strings and containers need another look.
-            _check_integers([entry for entry in item if isinstance(entry, int)], file=file)
-            stack.extend(entry for entry in item if isinstance(entry, (str, list, dict)))
+            # Long lists are token ids and log-probs: one look at all their types, a second only where there are others.
+            kinds = set(map(type, item))
+            if int in kinds:
+                _check_integers([entry for entry in item if type(entry) is int] if len(kinds) > 1 else item, file=file)
+            if not kinds <= _PLAIN:
+                stack.extend(entry for entry in item if isinstance(entry, (str, list, dict)))
         if count > limit:
             raise FindingError(found("json.too-many-members", file=file, expected=f"at most {limit}"))
 
 
-def _check_integers(numbers: list[int], *, file: str) -> None:
+def _check_integers(numbers: Sequence[Any], *, file: str) -> None:
     if _beyond(numbers):
         worst = str(max(numbers, key=abs))[:64]
         raise FindingError(

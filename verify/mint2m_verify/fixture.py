@@ -19,11 +19,15 @@ from mint2m_verify.rewards import computable, response_text, reward
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixtureBytes:
-    """The three files as they lie on disk, with the names that findings give them."""
+    """The three files as they lie on disk, with the names that findings give them.
+
+    `parsed`: what `rollout` says, where somebody has parsed these bytes; it may be millions of numbers.
+    """
 
     fixture: bytes
     payload: bytes
     rollout: bytes
+    parsed: Rollout | None = None
     fixture_name: str = "fixture.json"
     payload_name: str = "payload.json"
     rollout_name: str = "rollout.json"
@@ -91,7 +95,7 @@ def check_bytes(files: FixtureBytes, expected: Expected) -> tuple[CheckedFixture
         return None, tuple(findings)
     try:
         payload = TrainingPayload.parse(files.payload, file=files.payload_name)
-        rollout = Rollout.parse(files.rollout, file=files.rollout_name)
+        rollout = files.parsed or Rollout.parse(files.rollout, file=files.rollout_name)
     except FindingError as fault:
         return None, (*findings, fault.finding)
     checked = CheckedFixture(fixture=fixture, payload=payload, rollout=rollout)
@@ -277,11 +281,12 @@ def _prompt(checked: CheckedFixture, file: str) -> Iterator[Finding]:
             actual=actual,
         )
         return
-    for index, (byte, token) in enumerate(zip(want, have, strict=True)):
-        if byte != token:
-            pointer = f"/prompt_tokens/{index}"
-            yield found("fixture.prompt-not-payload", file=file, pointer=pointer, expected=str(byte), actual=str(token))
-            return
+    if tuple(want) != tuple(have):
+        index, (byte, token) = next(
+            pair for pair in enumerate(zip(want, have, strict=True)) if pair[1][0] != pair[1][1]
+        )
+        pointer = f"/prompt_tokens/{index}"
+        yield found("fixture.prompt-not-payload", file=file, pointer=pointer, expected=str(byte), actual=str(token))
 
 
 def _rewards(checked: CheckedFixture, file: str) -> Iterator[Finding]:

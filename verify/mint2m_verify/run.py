@@ -267,6 +267,7 @@ def _bindings(log: Findings, documents: RunDocuments, snapshot: Snapshot, at_han
             fixture=fixture.raw,
             payload=payload,
             rollout=rollout,
+            parsed=None if documents.rollout is None else documents.rollout.document,
             fixture_name=layout.FIXTURE,
             payload_name=layout.PAYLOAD,
             rollout_name=layout.ROLLOUT,

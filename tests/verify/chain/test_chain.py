@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from mint2m_verify.chain import places
 from mint2m_verify.chain.options import ChainOptions
 from mint2m_verify.chain.recompute import kernel, scale
 from mint2m_verify.chain.recompute.evidence import Evidence
+from mint2m_verify.chain.recomputing import recompute
 from mint2m_verify.chain.verify import verify_chain
 from mint2m_verify.documents.validation import StageName, StageRanks, StageRecord, ValidationPlan
 from mint2m_verify.exhibits import Chain as Drawn
@@ -157,6 +158,26 @@ def test_a_number_that_the_verifier_gives_is_the_one_that_the_stage_reported(acc
         reported = {item["name"]: item["value"] for item in record["numbers"]}
         assert reported == {item["name"]: item["value"] for item in validation["numbers"]}
         assert all(item["holds"] for item in validation["numbers"]) and reported
+
+
+@pytest.mark.parametrize(
+    ("factor", "faults"),
+    [(1 - 1e-15, set()), (1 + 1e-15, set()), (1 + 1e-6, {"chain.number-mismatch", "chain.validation-mismatch"})],
+)
+def test_the_last_bits_of_the_auditor_s_processor_decide_nothing(
+    anchor: KeyAnchor, options: ChainOptions, monkeypatch: pytest.MonkeyPatch, factor: float, faults: set[str]
+) -> None:
+    """Processors with other vector instructions sum in another order; the published chain was refused on such a one."""
+
+    def there(given: Evidence, root: Path) -> Iterator[Finding]:
+        judged = yield from recompute(given, root)
+        other = [item if item.value is None else replace(item, value=item.value * factor) for item in judged.judged]
+        numbers = [item if item.value is None else replace(item, value=item.value * factor) for item in judged.numbers]
+        return replace(judged, numbers=tuple(numbers), judged=tuple(other))
+
+    monkeypatch.setattr("mint2m_verify.chain.verify.recompute", there)
+    report = verify_chain(CHAIN, anchor, options)
+    assert {fault.id for fault in report.findings if fault.cause is None} == faults
 
 
 def test_a_scale_run_of_another_plan_is_told_member_by_member() -> None:

@@ -30,13 +30,13 @@ from mint2m_verify.chain.bundle import Bundle, is_present, read_stage, reference
 from mint2m_verify.chain.exhibits import chain_exhibits
 from mint2m_verify.chain.lock_check import check_planned_lock
 from mint2m_verify.chain.log_check import check_logged
-from mint2m_verify.chain.numbers import STRENGTH, Number, compare_reported
+from mint2m_verify.chain.numbers import STRENGTH, Number, compare_reported, same_value
 from mint2m_verify.chain.options import ChainOptions
 from mint2m_verify.chain.plan_check import ReadPlan, check_inputs, check_plan, read_plan
 from mint2m_verify.chain.recompute.evidence import Evidence
 from mint2m_verify.chain.recomputing import recompute, validation_of
 from mint2m_verify.chain.vouching import Signers, check_last, check_signed, stage_role
-from mint2m_verify.documents.validation import StageName, StageValidation
+from mint2m_verify.documents.validation import JudgedNumber, StageName, StageValidation
 from mint2m_verify.finding import Finding, NamedDigest, Report, Requirement, Standing, Trust, found
 from mint2m_verify.findings import Check, Findings
 from mint2m_verify.grant import check_granted
@@ -232,14 +232,8 @@ def _validation(bundle: Bundle, want: StageValidation, have: StageValidation) ->
 
     Where the auditor has less at hand than the operator had, a number stands weaker; that has a finding of its own.
     """
-    stood = {number.name: number for number in have.numbers}
-    numbers = tuple(
-        replace(number, standing=stood[number.name].standing, holds=stood[number.name].holds)
-        if number.name in stood and STRENGTH.index(number.standing) < STRENGTH.index(stood[number.name].standing)
-        else number
-        for number in want.numbers
-    )
-    want = replace(want, numbers=numbers)
+    told = {number.name: number for number in have.numbers}
+    want = replace(want, numbers=tuple(_as_told(number, told.get(number.name)) for number in want.numbers))
     if want != have:
         yield found(
             "chain.validation-mismatch",
@@ -248,6 +242,15 @@ def _validation(bundle: Bundle, want: StageValidation, have: StageValidation) ->
             expected=want.sha256,
             actual=have.sha256,
         )
+
+
+def _as_told(number: JudgedNumber, told: JudgedNumber | None) -> JudgedNumber:
+    """`number` as another machine tells it, where that is the same number."""
+    if told is None:
+        return number
+    if STRENGTH.index(number.standing) < STRENGTH.index(told.standing):
+        number = replace(number, standing=told.standing, holds=told.holds)
+    return replace(number, value=told.value) if same_value(number.value, told.value) else number
 
 
 def _grant(chain: _Chain) -> None:
