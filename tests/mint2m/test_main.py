@@ -163,7 +163,7 @@ def test_an_interrupted_command_says_so_at_once_and_leaves_nothing_half_written(
     ):
         time.sleep(0.05)
     asked.send_signal(number)
-    out, err = asked.communicate(timeout=120)
+    out, err = asked.communicate(timeout=30)
     assert "usage.interrupted" in out
     assert (asked.returncode, err) == (2, "")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -10,9 +10,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import stat
+import threading
 import time
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -270,3 +273,20 @@ def test_whatever_a_racing_thread_writes_only_the_genuine_file_is_signed(
         for _ in range(races.ROUNDS):
             codes.add(verify("verify", "signature", artifact, "--bundle", bundle, "--key", key)["exit_code"])
     assert codes <= {0, 1}
+
+
+def test_a_signal_that_no_wait_was_interrupted_by_is_seen_all_the_same(tmp_path: Path) -> None:
+    """As one that comes between the last look for signals and the wait: here another thread takes it."""
+    with (tmp_path / "endless").open("wb") as stream:
+        stream.truncate(256 << 30)
+    sent = Event()
+
+    def send(_what: str, _done: int, _total: int) -> None:
+        if not sent.is_set():
+            sent.set()
+            time.sleep(0.2)  # the reader's main thread has begun to wait
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        read_tree(tmp_path, keep=lambda _: 0, progress=send)
+    assert sent.is_set()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import BoundedSemaphore, Event, Lock
@@ -43,6 +43,8 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 _MOST_THREADS = 32
 #: Pieces of work that wait for a thread; a file may consist of a hundred thousand.
 _WAITING = 64
+#: No wait is longer: a signal that comes just before one begins is seen only when it ends.
+_LOOK_SECONDS = 0.5
 _MAX_FILES = 200_000
 _MAX_DEPTH = 64
 
@@ -185,6 +187,8 @@ class _Reader:
         """Waits for the hashing."""
         files: list[ReadFile] = []
         for future in self._pending:
+            while not wait([future], timeout=_LOOK_SECONDS).done:
+                pass
             result = future.result()
             if isinstance(result, Finding):
                 self._findings.append(result)
@@ -255,14 +259,18 @@ class _Reader:
         if committed is None:
             self._mapped.expect(status.st_size)
         if committed is None or self._keep(path) or not _fits(committed, status):
-            self._slots.acquire()
+            self._take_slot()
             self._pending.append(self._pool.submit(self._read, descriptor, path))
             return
         file = _ChunkedFile(descriptor, status, committed)
         self._pending.append(file.answer)
         for index in range(chunk_count(status.st_size)):
-            self._slots.acquire()
+            self._take_slot()
             self._pool.submit(self._chunk, file, index)
+
+    def _take_slot(self) -> None:
+        while not self._slots.acquire(timeout=_LOOK_SECONDS):
+            pass
 
     def _taken(
         self, descriptor: int, path: str, status: os.stat_result, known: HashedElsewhere
