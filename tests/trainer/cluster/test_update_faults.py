@@ -87,6 +87,7 @@ def check_left(root: Path, stopped_in: str, finding: str) -> FailedReceipt:
         ("capture-prefix", 1),
         ("score-old", 1),
         ("grpo-0", 1),
+        ("grpo-1", 1),
         ("prefix-backward", 1),
         ("finalize", 1),
         ("finalize", 0),
