@@ -13,6 +13,8 @@ from maker.chain_forge import (
 )
 from maker.forge import Run
 
+MISMATCH = "chain.validation-mismatch"
+
 
 @chain("forged-metric", "A better number in the record, every digest made again.", "chain.number-mismatch")
 def _(run: Run) -> None:
@@ -20,9 +22,41 @@ def _(run: Run) -> None:
     of(run).follow(after="parity-32k")
 
 
-@chain("forged-validation", "A validation file that calls more good than there is.", "chain.validation-mismatch")
+@chain("forged-validation", "A validation file that calls more good than there is.", MISMATCH)
 def _(run: Run) -> None:
     run.edit(part_of("parity-32k", "validation"), lambda document: document["numbers"].pop() and None)
+    of(run).follow(after="parity-32k")
+
+
+def _first_value(run: Run, factor: float) -> None:
+    """Multiply the first distance of a validation file, and seal it again."""
+
+    def change(document: Any) -> None:
+        next(number for number in document["numbers"] if number["name"].endswith("relative_l2"))["value"] *= factor
+
+    run.edit(part_of("parity-32k", "validation"), change)
+    of(run).follow(after="parity-32k")
+
+
+@chain("validation-value-near", "A number of the validation file, off by more than processors differ.", MISMATCH)
+def _(run: Run) -> None:
+    _first_value(run, 1 + 1e-6)
+
+
+@chain("validation-last-bits", "A number of the validation file as another processor sums it.", None, exit=0)
+def _(run: Run) -> None:
+    _first_value(run, 1 + 4e-16)
+
+
+@chain("validation-number-twice", "A validation file that tells a number twice.", MISMATCH)
+def _(run: Run) -> None:
+    run.edit(part_of("parity-32k", "validation"), lambda document: document["numbers"].append(document["numbers"][-1]))
+    of(run).follow(after="parity-32k")
+
+
+@chain("validation-holds-not", "A validation file that says of a kept bound that it is not.", MISMATCH)
+def _(run: Run) -> None:
+    run.edit(part_of("parity-32k", "validation"), lambda document: document["numbers"][0].update(holds=False))
     of(run).follow(after="parity-32k")
 
 
