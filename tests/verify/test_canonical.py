@@ -83,6 +83,12 @@ def test_the_quick_writer_writes_what_the_library_writes(value: JsonValue) -> No
     assert canonical(value) == rfc8785.dumps(value)
 
 
+def test_every_character_is_escaped_as_the_library_escapes_it() -> None:
+    text = "".join(chr(point) for point in range(0x110000) if not 0xD800 <= point <= 0xDFFF)
+    assert canonical(text) == rfc8785.dumps(text)
+    assert canonical({text: 1}) == rfc8785.dumps({text: 1})
+
+
 @pytest.mark.parametrize("value", [[2**53], [1, -(2**53)], {"a": 2**53}, [float("nan")], ["\ud800"], {"\ud800": 1}])
 def test_what_has_no_canonical_form_is_refused(value: JsonValue) -> None:
     with pytest.raises(FindingError) as caught:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
+from pkgutil import iter_modules
 
 import pytest
 
@@ -12,10 +14,16 @@ from mint2m_verify.documents import Document, PhaseEvidence, Rollout
 from mint2m_verify.documents.records import OwnershipEvent, chain_start
 from mint2m_verify.finding import FindingError
 
+MODULES = [importlib.import_module(f"{documents.__name__}.{info.name}") for info in iter_modules(documents.__path__)]
+
 TYPES = [
     item
-    for item in (getattr(documents, name) for name in documents.__all__)
-    if isinstance(item, type) and issubclass(item, Document) and item is not Document
+    for module in MODULES
+    for item in vars(module).values()
+    if isinstance(item, type)
+    and issubclass(item, Document)
+    and item.__module__ == module.__name__
+    and hasattr(item, "NAME")
 ]
 
 

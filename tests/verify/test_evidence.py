@@ -15,7 +15,8 @@ from mint2m_verify.canonical import sha256_hex
 from mint2m_verify.chain.options import ChainOptions
 from mint2m_verify.chain.places import NAMED_TOKENS, ORDER
 from mint2m_verify.chain.verify import verify_chain
-from mint2m_verify.documents import ExternalClaim, ValidationPlan
+from mint2m_verify.documents.external_claim import ExternalClaim
+from mint2m_verify.documents.validation import ValidationPlan
 from mint2m_verify.finding import Report, Standing
 from mint2m_verify.verify_evidence import MANIFEST, evidence_manifest, verify_evidence
 

@@ -13,11 +13,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring
 from typing import Any, NoReturn, TypeAlias
 
 import rfc8785
 
 from mint2m_verify.finding import FindingError, found
+from mint2m_verify.integer_lists import LONG, Decoder, Integers, bounds
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
@@ -41,6 +43,9 @@ DEFAULT_LIMITS = Limits()
 #: What needs no look at each: integers are held against the limit together.
 _PLAIN = {int, float, bool, type(None)}
 
+#: Bytes from which a document may hold a list that is worth a decoder of its own.
+_LARGE = 1 << 17
+
 
 def sha256_hex(raw: bytes) -> str:
     """Lower-case hexadecimal SHA-256 of `raw`."""
@@ -49,26 +54,35 @@ def sha256_hex(raw: bytes) -> str:
 
 def canonical(value: JsonValue) -> bytes:
     """The RFC 8785 form of `value`; raises `FindingError` (`json.not-canonical`) for what has none."""
-    parts: list[bytes] = []
+    return b"".join(_digits(part) if isinstance(part, Integers) else part for part in _written(value))
+
+
+def _written(value: JsonValue) -> list[bytes | Integers]:
+    """The RFC 8785 form in pieces, long lists of integers as they are; raises `FindingError` for what has none."""
+    parts: list[bytes | Integers] = []
     try:
         _write(value, parts)
     except (rfc8785.CanonicalizationError, UnicodeEncodeError) as fault:
         raise FindingError(found("json.not-canonical", actual=str(fault))) from fault
-    return b"".join(parts)
+    return parts
 
 
-def _write(value: JsonValue, parts: list[bytes]) -> None:
-    """RFC 8785 containers; scalars are the library's. Millions of token ids must not cost a call each."""
-    if isinstance(value, dict):
+def _write(value: JsonValue, parts: list[bytes | Integers]) -> None:
+    """RFC 8785 containers and strings; numbers are the library's. Millions of token ids must not cost a call each."""
+    if isinstance(value, str):
+        parts.append(_quoted(value))
+    elif isinstance(value, dict):
         opening = b"{"
         for name in sorted(value, key=_utf16):
-            parts += (opening, rfc8785.dumps(name), b":")
+            parts += (opening, _quoted(name), b":")
             _write(value[name], parts)
             opening = b","
         parts.append(b"}" if value else b"{}")
+    elif isinstance(value, Integers):
+        parts.append(value)
     elif isinstance(value, list | tuple):
         if set(map(type, value)) == {int} and not _beyond(value):
-            parts.append(str(list(value)).replace(" ", "").encode())
+            parts.append(_digits(value))  # type: ignore[arg-type]  # all of them are integers
             return
         opening = b"["
         for item in value:
@@ -80,13 +94,25 @@ def _write(value: JsonValue, parts: list[bytes]) -> None:
         parts.append(rfc8785.dumps(value))
 
 
+def _quoted(text: str) -> bytes:
+    """Python escapes what RFC 8785, section 3.2.2.2, escapes, and in the same way, unless told to keep to ASCII."""
+    return encode_basestring(text).encode()
+
+
+def _digits(numbers: Sequence[int]) -> bytes:
+    return str(list(numbers)).replace(" ", "").encode()
+
+
 def _utf16(name: str) -> bytes:
     return name.encode("utf-16-be")  # RFC 8785, section 3.2.3: by UTF-16 code units
 
 
 def _beyond(numbers: Sequence[Any]) -> bool:
     """Whether one of these integers loses digits in a double; False for none at all."""
-    return bool(numbers) and (max(numbers) > MAX_SAFE_INTEGER or min(numbers) < -MAX_SAFE_INTEGER)
+    if not numbers:
+        return False
+    least, most = bounds(numbers)
+    return bool(most > MAX_SAFE_INTEGER or least < -MAX_SAFE_INTEGER)
 
 
 def parse(raw: bytes, *, file: str, limits: Limits = DEFAULT_LIMITS, canonical_form: bool = False) -> JsonValue:
@@ -127,6 +153,7 @@ def parse(raw: bytes, *, file: str, limits: Limits = DEFAULT_LIMITS, canonical_f
     try:
         value: JsonValue = json.loads(
             text,
+            cls=Decoder if canonical_form and len(raw) >= _LARGE else None,
             object_pairs_hook=members,
             parse_float=number,
             parse_constant=lambda name: refuse("json.not-finite", actual=name),
@@ -136,13 +163,9 @@ def parse(raw: bytes, *, file: str, limits: Limits = DEFAULT_LIMITS, canonical_f
     except ValueError:
         # Python converts no integer of thousands of digits.
         refuse("json.integer-too-large", expected=f"at most {MAX_SAFE_INTEGER}")
-    _check_content(value, limits.members, file=file)
-    if canonical_form and canonical(value) != raw:
-        refuse(
-            "json.not-canonical",
-            expected="the RFC 8785 form",
-            actual=_first_difference(canonical(value), raw),
-        )
+    value = _checked(value, limits.members, file=file)
+    if canonical_form and (actual := _difference(value, raw)) is not None:
+        refuse("json.not-canonical", expected="the RFC 8785 form", actual=actual)
     return value
 
 
@@ -179,11 +202,17 @@ def _check_depth(raw: bytes, limit: int, *, file: str) -> None:
             depth -= 1
 
 
-def _check_content(value: JsonValue, limit: int, *, file: str) -> None:
-    """Refuse lone surrogates (they have no UTF-8 form), integers beyond a double's, more members than `limit`."""
-    count, stack = 0, [value]
+def _checked(value: JsonValue, limit: int, *, file: str) -> JsonValue:
+    """`value`, its long lists as `Integers`.
+
+    Refuses lone surrogates (they have no UTF-8 form), integers beyond a double's, more members than `limit`.
+    """
+    root: list[Any] = [value]
+    count = 0
+    stack: list[tuple[Any, Any]] = [(root, 0)]
     while stack:
-        item = stack.pop()
+        holder, place = stack.pop()
+        item = holder[place]
         if isinstance(item, str):
             _check_string(item, file=file)
         elif isinstance(item, int):
@@ -192,17 +221,25 @@ def _check_content(value: JsonValue, limit: int, *, file: str) -> None:
             count += len(item)
             for name in item:
                 _check_string(name, file=file)
-            stack.extend(item.values())
+                stack.append((item, name))
+        elif isinstance(item, Integers):
+            count += len(item)
         elif isinstance(item, list):
             count += len(item)
             # Long lists are token ids and log-probs: one look at all their types, a second only where there are others.
             kinds = set(map(type, item))
-            if int in kinds:
-                _check_integers([entry for entry in item if type(entry) is int] if len(kinds) > 1 else item, file=file)
+            if kinds == {int}:
+                if len(item) >= LONG:
+                    item = holder[place] = Integers.of(item)
+                _check_integers(item, file=file)
+            elif int in kinds:
+                _check_integers([entry for entry in item if type(entry) is int], file=file)
             if not kinds <= _PLAIN:
-                stack.extend(entry for entry in item if isinstance(entry, (str, list, dict)))
+                stack.extend((item, i) for i, entry in enumerate(item) if isinstance(entry, (str, list, dict)))
         if count > limit:
             raise FindingError(found("json.too-many-members", file=file, expected=f"at most {limit}"))
+    checked: JsonValue = root[0]
+    return checked
 
 
 def _check_integers(numbers: Sequence[Any], *, file: str) -> None:
@@ -218,8 +255,24 @@ def _check_string(text: str, *, file: str) -> None:
         raise FindingError(found("json.lone-surrogate", file=file, actual=ascii(text)[:64]))
 
 
-def _first_difference(want: bytes, have: bytes) -> str:
-    for offset, (a, b) in enumerate(zip(want, have, strict=False)):
-        if a != b:
-            return f"differs at byte {offset}"
-    return f"{len(have)} bytes, {len(want)} in the RFC 8785 form"
+def _difference(value: JsonValue, raw: bytes) -> str | None:
+    """Where `raw`, of which `value` was read, leaves the RFC 8785 form of it; None where it never does.
+
+    Integers are not written out to be compared. Where all before them is as it should be, their list stands next in
+    `raw`, and its brackets hold the very numbers that were read; so it has the one form unless it has a space or a
+    minus zero: the reader takes no other spelling of an integer.
+    """
+    at = 0
+    for part in _written(value):
+        if isinstance(part, Integers):
+            end = raw.find(b"]", at) + 1
+            if raw[at:end].translate(None, b"-,0123456789") != b"[]" or raw.find(b"-0", at, end) >= 0:
+                part = _digits(part)
+            else:
+                at = end
+                continue
+        if not raw.startswith(part, at):
+            same = next((i for i, (a, b) in enumerate(zip(part, raw[at:], strict=False)) if a != b), None)
+            return f"{len(raw)} bytes, too few" if same is None else f"differs at byte {at + same}"
+        at += len(part)
+    return None if at == len(raw) else f"{len(raw) - at} bytes after the end"

@@ -7,7 +7,7 @@ half a fixture could bind, correctly, a rollout whose tokens are not its text or
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,13 +21,14 @@ from mint2m_verify.rewards import computable, response_text, reward
 class FixtureBytes:
     """The three files as they lie on disk, with the names that findings give them.
 
-    `parsed`: what `rollout` says, where somebody has parsed these bytes; it may be millions of numbers.
+    `parsed_payload`, `parsed_rollout`: what these say, where somebody has parsed the bytes; both may be megabytes.
     """
 
     fixture: bytes
     payload: bytes
     rollout: bytes
-    parsed: Rollout | None = None
+    parsed_payload: TrainingPayload | None = None
+    parsed_rollout: Rollout | None = None
     fixture_name: str = "fixture.json"
     payload_name: str = "payload.json"
     rollout_name: str = "rollout.json"
@@ -94,8 +95,8 @@ def check_bytes(files: FixtureBytes, expected: Expected) -> tuple[CheckedFixture
     if any(fault.id in ("fixture.hash-mismatch", "fixture.size-mismatch") for fault in findings):
         return None, tuple(findings)
     try:
-        payload = TrainingPayload.parse(files.payload, file=files.payload_name)
-        rollout = files.parsed or Rollout.parse(files.rollout, file=files.rollout_name)
+        payload = files.parsed_payload or TrainingPayload.parse(files.payload, file=files.payload_name)
+        rollout = files.parsed_rollout or Rollout.parse(files.rollout, file=files.rollout_name)
     except FindingError as fault:
         return None, (*findings, fault.finding)
     checked = CheckedFixture(fixture=fixture, payload=payload, rollout=rollout)
@@ -281,12 +282,20 @@ def _prompt(checked: CheckedFixture, file: str) -> Iterator[Finding]:
             actual=actual,
         )
         return
-    if tuple(want) != tuple(have):
+    if _as_bytes(have) != want:
         index, (byte, token) = next(
             pair for pair in enumerate(zip(want, have, strict=True)) if pair[1][0] != pair[1][1]
         )
         pointer = f"/prompt_tokens/{index}"
         yield found("fixture.prompt-not-payload", file=file, pointer=pointer, expected=str(byte), actual=str(token))
+
+
+def _as_bytes(tokens: Sequence[int]) -> bytes | None:
+    """The bytes that these token ids stand for; None where one stands for none."""
+    try:
+        return bytes(tokens)
+    except ValueError:
+        return None
 
 
 def _rewards(checked: CheckedFixture, file: str) -> Iterator[Finding]:

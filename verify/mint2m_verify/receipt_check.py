@@ -10,17 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mint2m_verify import layout, phases
 from mint2m_verify.binding import compare_ref
-from mint2m_verify.documents import (
-    FailedReceipt,
-    FileRef,
-    PhaseRecord,
-    Plan,
-    RankSessions,
-    RunProfile,
-    Scores,
-    TrainingReceipt,
-)
+from mint2m_verify.documents import FileRef, PhaseRecord, Plan, RankSessions, RunProfile, Scores, TrainingReceipt
 from mint2m_verify.documents.base import decode
+from mint2m_verify.documents.failure import FailedReceipt
 from mint2m_verify.finding import Finding, found
 from mint2m_verify.findings import Check, Damage
 from mint2m_verify.run_documents import read_value

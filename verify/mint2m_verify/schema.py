@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mint2m_verify.canonical import MAX_SAFE_INTEGER, JsonValue, parse
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, Report, Requirement, Standing, found
+from mint2m_verify.integer_lists import Integers, bounds
 from mint2m_verify.times import parse_time
 
 if TYPE_CHECKING:
@@ -193,9 +194,11 @@ def _plain_numbers(schema: Any, values: Any) -> bool:
     if not isinstance(schema, dict) or not isinstance(values, list) or not schema.keys() <= _RANGE_WORDS:
         return False
     kinds: set[type] | None = _NUMBER_KINDS.get(schema.get("type", ""))
-    if kinds is None or not values or not set(map(type, values)) <= kinds:
+    if kinds is None or not values:
         return False
-    least, most = min(values), max(values)
+    if not isinstance(values, Integers) and not set(map(type, values)) <= kinds:
+        return False
+    least, most = bounds(values)
     return bool(schema.get("minimum", least) <= least and most <= schema.get("maximum", most))
 
 

@@ -19,7 +19,7 @@ import pytest
 from mint2m_trainer.cluster.directory import half_written
 from mint2m_trainer.cluster.journal import read
 from mint2m_trainer.cluster.process import marked
-from mint2m_verify.documents import FailedReceipt
+from mint2m_verify.documents.failure import FailedReceipt
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

@@ -25,7 +25,8 @@ import ray_hosts
 from mint2m_trainer.cluster.directory import half_written
 from mint2m_trainer.cluster.flight_record import unfinished
 from mint2m_trainer.cluster.journal import read
-from mint2m_verify.documents import FailedReceipt, TrainingReceipt
+from mint2m_verify.documents import TrainingReceipt
+from mint2m_verify.documents.failure import FailedReceipt
 from mint2m_verify.layout import RANK_SESSIONS, rank_flight, rank_log
 
 pytestmark = pytest.mark.ray

@@ -20,9 +20,9 @@ from mint2m_trainer.stages.writing import Done
 from mint2m_verify import layout
 from mint2m_verify.chain.places import NAMED_TOKENS, PLACES, parent_of
 from mint2m_verify.doctor import examine_run
-from mint2m_verify.documents import RankPhases, RankSessions, Rollout, RunProfile
+from mint2m_verify.documents import RankSessions, Rollout, RunProfile
 from mint2m_verify.documents.base import FileRef
-from mint2m_verify.documents.validation import StageRank
+from mint2m_verify.documents.validation import RankPhases, StageRank
 from mint2m_verify.files import read_once
 from mint2m_verify.finding import FindingError, found
 from mint2m_verify.phases import CAPTURE_PREFIX, PREFIX_BACKWARD

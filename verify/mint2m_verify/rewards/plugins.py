@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from typing import Any
 
 GROUP = "mint2m.rewards"
@@ -24,6 +23,8 @@ PLUGIN = re.compile(r"plugin:[a-z0-9][a-z0-9.-]{0,63}/v[1-9][0-9]{0,3}")
 
 def find_plugin(rule: str) -> Callable[[str, str], float] | None:
     """The installed function of a `plugin:` rule; None where there is not exactly one, or it cannot be imported."""
+    from importlib.metadata import entry_points  # slow to load, and few rules are somebody's own
+
     declared = [*entry_points(group=GROUP, name=rule.removeprefix("plugin:"))]
     if len(declared) != 1:
         return None

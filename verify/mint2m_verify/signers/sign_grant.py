@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mint2m_verify.canonical import parse, sha256_hex
-from mint2m_verify.documents import Deployment, ValidationPlan
+from mint2m_verify.documents import Deployment
 from mint2m_verify.documents.grant import Grant, GrantKind
+from mint2m_verify.documents.validation import ValidationPlan
 from mint2m_verify.finding import FindingError, Report, Requirement, Standing, found
 from mint2m_verify.grant import GrantStatement, grant_statement
 from mint2m_verify.named_input import read_named

@@ -21,7 +21,8 @@ from mint2m_verify.chain.recompute import actor
 from mint2m_verify.chain.recompute.actor import ADAPTER
 from mint2m_verify.chain.recompute.evidence import Evidence, Recomputation
 from mint2m_verify.chain.recompute.phases import check_rank_phases
-from mint2m_verify.documents import LoadedTensors, PhaseEvidence, Rollout, RunProfile, Scores, TrainingPayload
+from mint2m_verify.documents import PhaseEvidence, Rollout, RunProfile, Scores, TrainingPayload
+from mint2m_verify.documents.validation import LoadedTensors
 from mint2m_verify.finding import Finding, FindingError, found
 from mint2m_verify.findings import Check
 from mint2m_verify.recompute import optimizer
