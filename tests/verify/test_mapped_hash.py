@@ -131,14 +131,14 @@ def test_a_file_that_is_cut_ends_the_process_and_is_a_finding(
 ) -> None:
     """The signal of a mapped file that is gone would otherwise end the verification."""
     ended = []
-    genuine = mapped_hash._Process.end
+    genuine = mapped_hash._Process.kill
 
-    def end(self: mapped_hash._Process) -> None:
+    def kill(self: mapped_hash._Process) -> None:
         found = os.waitid(os.P_PID, self.id, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         ended.append(None if found is None else found.si_status)
         genuine(self)
 
-    monkeypatch.setattr(mapped_hash._Process, "end", end)
+    monkeypatch.setattr(mapped_hash._Process, "kill", kill)
     size = endless.stat().st_size
     monkeypatch.setattr("mint2m_verify.file_hash.CHUNK_BYTES", size)  # asked for in one go
     for _ in range(20):  # cut just between two of its windows, it goes on, and says that it cannot

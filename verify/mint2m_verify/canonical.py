@@ -26,6 +26,11 @@ JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, J
 #: Integers beyond this lose digits in a double; RFC 8785 has no form for them.
 MAX_SAFE_INTEGER = 2**53 - 1
 
+#: A string of JSON, or the rest of the text where it does not end.
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
+
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -179,26 +184,16 @@ def _first_repeated(names: list[str]) -> str | None:
 
 
 def _check_depth(raw: bytes, limit: int, *, file: str) -> None:
-    # Counted on the bytes, before the parser recurses: brackets inside strings only make the count larger when a
-    # string holds them, so strings are skipped.
-    depth, inside, escaped = 0, False, False
+    # Counted on the bytes, before the parser recurses; brackets inside strings do not count.
     if raw.count(b"[") + raw.count(b"{") <= limit:
         return
-    for byte in raw:
-        if inside:
-            if escaped:
-                escaped = False
-            elif byte == 0x5C:
-                escaped = True
-            elif byte == 0x22:
-                inside = False
-        elif byte == 0x22:
-            inside = True
-        elif byte in (0x5B, 0x7B):
+    depth = 0
+    for byte in _STRING.sub(b"", raw).translate(None, _NO_BRACKETS):
+        if byte in b"[{":
             depth += 1
             if depth > limit:
                 raise FindingError(found("json.too-deep", file=file, expected=f"at most {limit} levels"))
-        elif byte in (0x5D, 0x7D):
+        else:
             depth -= 1
 
 

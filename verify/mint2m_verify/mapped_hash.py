@@ -52,7 +52,9 @@ class MappedHashing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for process in self._all:
-            process.end()
+            process.kill()
+        for process in self._all:
+            process.wait()
 
     def expect(self, size: int) -> None:
         """Files of `size` bytes are going to be hashed; one who exaggerates starts processes in vain."""
@@ -122,9 +124,13 @@ class _Process:
                 raise BrokenPipeError
             return answer.hex() if len(answer) == _DIGEST_BYTES else None
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """It only reads, so nothing is lost."""
         self._socket.close()
-        with suppress(ProcessLookupError, ChildProcessError):  # somebody else waited for it
+        with suppress(ProcessLookupError):  # somebody else waited for it
             os.kill(self.id, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Until it has gone."""
+        with suppress(ChildProcessError):  # somebody else waited for it
             os.waitpid(self.id, 0)

@@ -32,6 +32,9 @@ _MOST_UNIQUE = 4096
 #: A schema of these words alone is a range of numbers.
 _RANGE_WORDS = {"type", "minimum", "maximum"}
 
+#: A schema of these words alone says what a text may be.
+_TEXT_WORDS = {"type", "minLength", "maxLength", "pattern", "not", "description"}
+
 #: Python types of JSON numbers; bool is a subclass of int and no number, so types are compared, not instances.
 _NUMBER_KINDS: dict[str, set[type]] = {"integer": {int}, "number": {int, float}}
 
@@ -133,12 +136,25 @@ def _dialect() -> tuple[Any, FormatChecker]:
     from jsonschema import Draft202012Validator, FormatChecker, ValidationError
     from jsonschema.validators import extend
 
-    items, unique_items = (Draft202012Validator.VALIDATORS[word] for word in ("items", "uniqueItems"))
+    standard = Draft202012Validator.VALIDATORS
+    properties, items, unique_items = (standard[word] for word in ("properties", "items", "uniqueItems"))
 
+    # Neither two million token ids nor the members of ten thousand files must cost a generic validation each; anything
+    # unusual takes the standard way.
     def numbers_first(validator: Validator, schema: Any, values: Any, parent: Any) -> Iterator[Any]:
-        # Two million token ids must not cost a generic validation each; anything unusual takes the standard way.
-        if not _plain_numbers(schema, values):
+        if not _plain_numbers(schema, values) and not (
+            isinstance(values, list) and all(_plainly_keeps(schema, value) for value in values)
+        ):
             yield from islice(items(validator, schema, values, parent), _MOST_FAULTS)
+
+    def plain_members_first(validator: Validator, schemas: Any, value: Any, parent: Any) -> Iterator[Any]:
+        if isinstance(value, dict):
+            left = {
+                name: schema
+                for name, schema in schemas.items()
+                if name in value and not _plainly_keeps(schema, value[name])
+            }
+            yield from properties(validator, left, value, parent)
 
     def unique(validator: Validator, wanted: Any, values: Any, parent: Any) -> Iterator[Any]:
         if isinstance(values, list) and len(values) > _MOST_UNIQUE:
@@ -156,7 +172,7 @@ def _dialect() -> tuple[Any, FormatChecker]:
     def is_time(text: object) -> bool:
         return not isinstance(text, str) or parse_time(text) is not None
 
-    words = {"items": numbers_first, "uniqueItems": unique, "pattern": pattern}
+    words = {"properties": plain_members_first, "items": numbers_first, "uniqueItems": unique, "pattern": pattern}
     types = Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer)
     return extend(Draft202012Validator, words, type_checker=types), formats  # type: ignore[no-untyped-call]  # its stubs
 
@@ -200,6 +216,29 @@ def _plain_numbers(schema: Any, values: Any) -> bool:
         return False
     least, most = bounds(values)
     return bool(schema.get("minimum", least) <= least and most <= schema.get("maximum", most))
+
+
+def _plainly_keeps(schema: Any, value: Any) -> bool:
+    """Whether `value` is the text, the whole number or the truth that `schema` asks for; False decides nothing."""
+    if not isinstance(schema, dict):
+        return False
+    kind = schema.get("type")
+    if kind == "boolean":
+        return type(value) is bool and len(schema) == 1
+    if kind == "integer":
+        return (
+            type(value) is int
+            and schema.keys() <= _RANGE_WORDS
+            and bool(schema.get("minimum", value) <= value <= schema.get("maximum", value))
+        )
+    if kind != "string" or type(value) is not str or not schema.keys() <= _TEXT_WORDS:
+        return False
+    unwanted = schema.get("not")
+    return (
+        (unwanted is None or (unwanted.keys() == {"const"} and unwanted["const"] != value))
+        and schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value))
+        and ("pattern" not in schema or _ending_at_the_end(schema["pattern"]).search(value) is not None)
+    )
 
 
 @cache
