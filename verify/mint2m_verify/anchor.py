@@ -72,7 +72,8 @@ class VerifyOptions:
     `expect_nonce` is the nonce itself, whose SHA-256 the plan holds. `at` is recorded in the report; nothing but a
     policy depends on a clock, and a policy's time is its anchor's. `journal` holds digests of an interrupted pass, or
     of earlier ones where the auditor asks for them; `whole_digests` asks for two digests of every large file.
-    `elsewhere` is for a signer who checks what other machines of his have read; no verification command sets it.
+    `elsewhere` is for a signer who checks what other machines of his have read, and `proposed` for one who checks a
+    signature before it lies where it belongs, by that place; no verification command sets them.
     `checkpoint_may_be_gone` is for a run of a training whose plan lets old checkpoints go; no command sets it either.
     """
 
@@ -85,6 +86,7 @@ class VerifyOptions:
     journal: HashJournal | None = None
     whole_digests: bool = False
     elsewhere: Mapping[str, HashedElsewhere] = field(default_factory=dict)
+    proposed: Mapping[str, bytes] = field(default_factory=dict)
     checkpoint_may_be_gone: bool = False
 
     def hashing(self, committed: Iterable[TreeEntry]) -> Hashing:

@@ -66,7 +66,8 @@ def verify_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Report:
 def examine_run(root: Path, anchor: Anchor, options: VerifyOptions) -> Examined:
     """As `verify_run`, with the documents for whoever shows them; they are worth what the report says."""
     hashing = options.hashing(committed_by_trees(root))
-    snapshot = read_tree(root, keep=layout.kept_bytes, progress=options.progress, hashing=hashing)
+    at_rest = read_tree(root, keep=layout.kept_bytes, progress=options.progress, hashing=hashing)
+    snapshot = at_rest.joined_by(options.proposed)
     files = {file.path: file for file in snapshot.files}
     at_hand = {path: FileRef(path=path, sha256=file.entry.sha256, size=file.entry.size) for path, file in files.items()}
     log = Findings()

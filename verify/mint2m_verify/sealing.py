@@ -1,9 +1,10 @@
 """Makes the seal of a run directory: what `mint2m run` and `mint2m sign tree` write last; and further signatures of it.
 
-The rule: a signature stays only over a run that verifies with it. The statement names what lies there, the signature
-is made, and then everything is read and checked as an auditor will; a signature that cannot be taken back, since a log
-keeps it, is made after such a check. A further signer signs the very payload of the first: two signatures over two
-statements would be two claims, not one that two made.
+The rule: a signature is written only over a run that verifies with it. The statement names what lies there, the
+signature is made, everything is read and checked with it as an auditor will, and only then has it a file; a signer who
+is killed meanwhile leaves none. A signature that cannot be forgotten, since a log keeps it, is made after such a check.
+A further signer signs the very payload of the first: two signatures over two statements would be two claims, not one
+that two made.
 
 The files of a checkpoint are read in that check and not before: a statement names their manifest, which their writers'
 digests made.
@@ -90,8 +91,7 @@ def seal_run(
     _check_before(root, signer, options)
     statement = statement_of(root, signer=signer.kind, elsewhere=elsewhere)
     bundle = signer.sign_statement(statement.payload)
-    place.parent.mkdir(exist_ok=True)
-    return _write_and_check(root, place, bundle, own_anchor(signer, key_file), options)
+    return _check_and_write(root, place, bundle, own_anchor(signer, key_file), options)
 
 
 def cosign_run(
@@ -116,7 +116,7 @@ def cosign_run(
             options = VerifyOptions(progress=progress, elsewhere=elsewhere or {})
             _check_before(root, signer, options)
             bundle = signer.sign_statement(statement.payload)
-            return place, _write_and_check(root, place, bundle, ConsistencyOnly(), options)
+            return place, _check_and_write(root, place, bundle, ConsistencyOnly(), options)
     most = f"at most {len(layout.COSIGNATURES) + 1} signatures"
     raise FindingError(found("file.exists", file=str(first.parent), expected=most))
 
@@ -177,7 +177,7 @@ def own_anchor(signer: Signer, path: Path | None) -> KeyAnchor | ConsistencyOnly
 
 
 def _check_before(root: Path, signer: Signer, options: VerifyOptions) -> None:
-    """Where a signature cannot be taken back, since a log keeps it, the run is judged before there is one."""
+    """Where a signature cannot be forgotten, since a log keeps it, the run is judged before there is one."""
     if signer.kind != "certificate":
         return
     report = verify_run(root, ConsistencyOnly(), options)
@@ -186,18 +186,15 @@ def _check_before(root: Path, signer: Signer, options: VerifyOptions) -> None:
             raise FindingError(fault)
 
 
-def _write_and_check(root: Path, place: Path, bundle: bytes, anchor: Anchor, options: VerifyOptions) -> Report:
+def _check_and_write(root: Path, place: Path, bundle: bytes, anchor: Anchor, options: VerifyOptions) -> Report:
+    # Whole digests, too: nobody may be able to show a manifest under this signature that contradicts itself.
+    proposed = {place.relative_to(root).as_posix(): bundle}
+    report = verify_run(root, anchor, replace(options, whole_digests=True, proposed=proposed))
+    for fault in report.roots:
+        raise FindingError(fault)
+    place.parent.mkdir(exist_ok=True)
     create_file(place, bundle)
-    try:
-        # Whole digests, too: nobody may be able to show a manifest under this signature that contradicts itself.
-        report = verify_run(root, anchor, replace(options, whole_digests=True))
-        for fault in report.roots:
-            raise FindingError(fault)
-        return report
-    except BaseException:
-        # The signature is taken back: nobody shall hold one over a run that its own signer refuses, or has not judged.
-        place.unlink()
-        raise
+    return report
 
 
 def _payload(raw: bytes) -> bytes:

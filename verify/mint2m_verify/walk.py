@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import BoundedSemaphore, Event, Lock
 from typing import TypeAlias
@@ -102,6 +102,18 @@ class Snapshot:
     def total_bytes(self) -> int:
         return sum(file.entry.size for file in self.files)
 
+    def joined_by(self, others: Mapping[str, bytes]) -> Snapshot:
+        """As it will be once these files lie there, too.
+
+        Raises:
+            FindingError: `file.exists` where one does already.
+        """
+        for file in self.files:
+            if file.path in others:
+                raise FindingError(found("file.exists", file=file.path))
+        joined = (*self.files, *(_not_yet(path, raw) for path, raw in others.items()))
+        return replace(self, files=tuple(sorted(joined, key=lambda file: file.path)))
+
 
 def read_tree(
     root: Path, *, keep: Callable[[str], int], progress: Progress | None = None, hashing: Hashing | None = None
@@ -139,6 +151,12 @@ def read_tree(
             raise
         finally:
             os.close(descriptor)
+
+
+def _not_yet(path: str, raw: bytes) -> ReadFile:
+    whole, pieces = hash_bytes(raw)
+    entry = TreeEntry(path=path, size=len(raw), executable=False, sha256=whole, chunks=pieces)
+    return ReadFile(entry=entry, device=0, inode=0, raw=raw)
 
 
 def shown_name(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -156,6 +157,37 @@ def test_an_interrupted_signer_leaves_nothing(run: Path, monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt):
         seal_run(run, key_signer())
     assert list((run / "attestations").iterdir()) == []
+
+
+def test_a_killed_signer_leaves_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seal over a run that nobody judged could pass for one that its signer had accepted."""
+
+    def killed(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr("mint2m_verify.sealing.verify_run", killed)
+    process = os.fork()
+    if process == 0:
+        try:
+            seal_run(run, key_signer())
+        finally:
+            os._exit(0)
+    assert os.waitpid(process, 0)[1] == signal.SIGKILL
+    assert not (run / layout.SEAL).exists()
+
+
+def test_what_the_signer_is_told_is_what_an_auditor_is_told(run: Path, tmp_path: Path) -> None:
+    signer = key_signer()
+    (tmp_path / "key.pub").write_bytes(signing.public_key_pem(signer.public_key))
+    told = seal_run(run, signer, key_file=tmp_path / "key.pub")
+    seen = verify_run(run, read_key(tmp_path / "key.pub"), VerifyOptions(whole_digests=True))
+    assert (told.verdict, told.requirements, told.trust) == (Verdict.ACCEPTED, seen.requirements, seen.trust)
+
+
+def test_a_proposed_signature_takes_no_file_s_place(run: Path) -> None:
+    seal_run(run, key_signer())
+    options = VerifyOptions(proposed={layout.SEAL: b"another"})
+    assert fault(lambda: verify_run(run, ConsistencyOnly(), options)) == "file.exists"
 
 
 def test_a_signer_that_fails_leaves_nothing(run: Path) -> None:

@@ -23,7 +23,7 @@ from mint2m_trainer.stages.observing import look
 from mint2m_trainer.stages.ray_stage import RankWork, environment_settings, run_ranks
 from mint2m_trainer.stages.setting import Inputs, Setting, Signing, check_start, read_inputs
 from mint2m_trainer.stages.writing import Bundled, Done, begin, bundle, commit
-from mint2m_verify.anchor import read_key
+from mint2m_verify.anchor import VerifyOptions, read_key
 from mint2m_verify.chain.options import ChainOptions
 from mint2m_verify.chain.places import ORDER, PLACES
 from mint2m_verify.chain.verify import verify_chain
@@ -34,6 +34,7 @@ from mint2m_verify.files import read_once
 from mint2m_verify.finding import Finding, FindingError, Report, Requirement, Standing, found
 from mint2m_verify.seal import short
 from mint2m_verify.sealing import own_anchor
+from mint2m_verify.signing import create_file
 
 #: The hint of an interrupted stage.
 _GOES_ON = "nothing of it is left; the same command takes the stage again, a long one from what was kept"
@@ -129,17 +130,17 @@ def _run(stage: StageName, request: StageRequest, inputs: Inputs, signing: Signi
             raise
         if made.findings:
             return _refused(setting, made)
-        digest = commit(setting)
-    watcher.stage("seal", f"{evidence / PLACES[stage].seal}  payload {short(digest)}")
+        digest, seal = commit(setting)
+    # Nobody shall hold a seal over a stage that its own signer refuses, or has not judged.
+    place = PLACES[stage].seal
     report = verify_chain(
         evidence,
         own_anchor(signing.signer, signing.path),
-        ChainOptions(through=stage, plan_anchor=signing.plan_anchor),
+        ChainOptions(verify=VerifyOptions(proposed={place: seal}), through=stage, plan_anchor=signing.plan_anchor),
     )
-    if report.findings:
-        # Nobody shall hold a seal over a stage that its own signer refuses.
-        (evidence / PLACES[stage].seal).unlink()
-    else:
+    if not report.findings:
+        create_file(evidence / place, seal)
+        watcher.stage("seal", f"{evidence / place}  payload {short(digest)}")
         remove_progress(setting.progress)
     watcher.stage(stage, report.verdict.word)
     return report

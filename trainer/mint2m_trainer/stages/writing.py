@@ -148,8 +148,8 @@ def bundle(setting: Setting, done: Done) -> Bundled:
     return Bundled(record=record, judged=judged, findings=tuple(findings))
 
 
-def commit(setting: Setting) -> str:
-    """Move the bundle into the evidence directory and seal it; returns the payload's digest."""
+def commit(setting: Setting) -> tuple[str, bytes]:
+    """Move the bundle into the evidence directory; returns its seal, not yet written, behind the payload's digest."""
     where, evidence = places.PLACES[setting.stage], setting.evidence
     discard(setting.stage, evidence)
     (evidence / where.tree).parent.mkdir(parents=True, exist_ok=True)
@@ -172,9 +172,9 @@ def commit(setting: Setting) -> str:
         log=head_of(payloads),
     )
     write_atomic(evidence / where.proof, log_proof([*payloads, statement.payload]).encode())
-    write_atomic(evidence / where.seal, setting.signing.signer.sign_statement(statement.payload))
+    seal = setting.signing.signer.sign_statement(statement.payload)
     shutil.rmtree(setting.work, ignore_errors=True)
-    return statement.sha256
+    return statement.sha256, seal
 
 
 def _parent(setting: Setting) -> ParentRef | None:

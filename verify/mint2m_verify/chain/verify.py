@@ -85,7 +85,8 @@ def verify_chain(root: Path, anchor: Anchor, options: ChainOptions) -> Report:
     Raises:
         FindingError: `root` is no directory, or is larger than the limits.
     """
-    snapshot = read_tree(root, keep=places.kept_bytes, progress=options.verify.progress)
+    at_rest = read_tree(root, keep=places.kept_bytes, progress=options.verify.progress)
+    snapshot = at_rest.joined_by(options.verify.proposed)
     files = {file.path: file for file in snapshot.files}
     log = Findings()
     log.add(snapshot.findings)
