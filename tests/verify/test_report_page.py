@@ -202,6 +202,14 @@ def test_the_page_is_usable_with_assistive_technology_and_clips_nothing(
     assert clipped == 0
 
 
+def test_on_a_phone_no_requirement_is_squeezed_into_a_column(show: Callable[..., Any]) -> None:
+    page = show(refused("checkpoint/ as its manifest"), width=390)
+    names = page.locator("table.rows tbody th")
+    assert {names.nth(index).bounding_box()["width"] > 300 for index in range(names.count())} == {True}
+    assert page.get_by_role("row").count() >= names.count(), "a table to a screen reader all the same"
+    assert page.get_by_role("rowheader", name="checkpoint/ as its manifest").count() >= names.count()
+
+
 def test_the_first_cause_and_the_verdict_stand_before_everything_else(show: Callable[..., Any]) -> None:
     page = show(refused("the-file"))
     words = page.inner_text("main")

@@ -120,7 +120,7 @@ def _cause(finding: Finding, following: Sequence[Finding]) -> Cause:
         ("stage", finding.stage),
         ("expected", finding.expected),
         ("found", finding.actual),
-        ("what to do", finding.hint),
+        ("hint", finding.hint),
     )
     consequences = dict.fromkeys(f"{item.id} {place(item)}".rstrip() for item in following[:_MOST_FOLLOWING])
     return Cause(
