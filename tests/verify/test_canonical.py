@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 
 import pytest
 import rfc8785
@@ -105,6 +107,42 @@ def test_limits_on_size_and_members_hold() -> None:
         with pytest.raises(FindingError) as caught:
             parse(b"[1,2,3,4]", file="x", limits=limits)
         assert caught.value.finding.id == fault
+
+
+#: Reads a document of 16 MB, which a recipe makes, in a process that may have 700 MB of addresses beyond its start.
+READ = """
+import resource, sys
+from pathlib import Path
+import numpy
+from mint2m_verify.canonical import parse
+from mint2m_verify.finding import FindingError
+raw = eval(sys.argv[1])
+now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + 700 * 10**6,) * 2)
+try:
+    parse(raw, file="x", canonical_form=True)
+    print("read")
+except FindingError as fault:
+    print(fault.finding.id)
+"""
+
+
+@pytest.mark.parametrize(
+    ("recipe", "ending"),
+    [
+        (r"""b'{"a":"' + b'[' * 33 + b'\\n' * 8_000_000 + b'"}'""", "read"),
+        (r"""b'"' + b'\\"' * 8_000_000 + b'[' * 40""", "json.malformed"),
+        ("""b'"' * 16_000_000 + b'[' * 40""", "json.too-deep"),
+        ("""b'[' * 16_000_000""", "json.too-deep"),
+        ("""b'["",' + b'"",' * 5_000_000 + b'[]]'""", "read"),
+        ("""b'[' + b'1,' * 8_000_000 + b'1]'""", "json.too-many-members"),
+        ("""b'{"a":[' + b'1,' * 8_000_000 + b'1]}'""", "json.too-many-members"),
+        ("""b'{"a":[' + b'1,' * 7_000_000 + b'1]}'""", "read"),
+    ],
+)
+def test_no_document_takes_many_times_its_size(recipe: str, ending: str) -> None:
+    told = subprocess.run([sys.executable, "-c", READ, recipe], capture_output=True, text=True, check=False)
+    assert told.stdout == f"{ending}\n", told.stderr[-500:]
 
 
 @pytest.mark.parametrize("raw", [b'{"b":1,"a":2}', b'{"a": 1}', b"[1.0]", b"[1]\n", b'["\\u0041"]'])

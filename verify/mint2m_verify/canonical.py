@@ -26,10 +26,9 @@ JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, J
 #: Integers beyond this lose digits in a double; RFC 8785 has no form for them.
 MAX_SAFE_INTEGER = 2**53 - 1
 
-#: A string of JSON, or the rest of the text where it does not end.
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
-
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+#: A bracket, or a string of JSON, or the rest of the text where a string does not end. Possessive: nothing is kept of
+#: millions of escapes.
+_BRACKET_OR_STRING = re.compile(rb'[\[\]{}]|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -158,7 +157,7 @@ def parse(raw: bytes, *, file: str, limits: Limits = DEFAULT_LIMITS, canonical_f
     try:
         value: JsonValue = json.loads(
             text,
-            cls=Decoder if canonical_form and len(raw) >= _LARGE else None,
+            cls=Decoder if canonical_form and len(raw) >= _LARGE and raw.isascii() else None,
             object_pairs_hook=members,
             parse_float=number,
             parse_constant=lambda name: refuse("json.not-finite", actual=name),
@@ -168,7 +167,7 @@ def parse(raw: bytes, *, file: str, limits: Limits = DEFAULT_LIMITS, canonical_f
     except ValueError:
         # Python converts no integer of thousands of digits.
         refuse("json.integer-too-large", expected=f"at most {MAX_SAFE_INTEGER}")
-    value = _checked(value, limits.members, file=file)
+    _check_content(value, limits.members, file=file)
     if canonical_form and (actual := _difference(value, raw)) is not None:
         refuse("json.not-canonical", expected="the RFC 8785 form", actual=actual)
     return value
@@ -188,53 +187,47 @@ def _check_depth(raw: bytes, limit: int, *, file: str) -> None:
     if raw.count(b"[") + raw.count(b"{") <= limit:
         return
     depth = 0
-    for byte in _STRING.sub(b"", raw).translate(None, _NO_BRACKETS):
+    for match in _BRACKET_OR_STRING.finditer(raw):
+        byte = raw[match.start()]
         if byte in b"[{":
             depth += 1
             if depth > limit:
                 raise FindingError(found("json.too-deep", file=file, expected=f"at most {limit} levels"))
-        else:
+        elif byte in b"]}":
             depth -= 1
 
 
-def _checked(value: JsonValue, limit: int, *, file: str) -> JsonValue:
-    """`value`, its long lists as `Integers`.
+def _check_content(value: JsonValue, limit: int, *, file: str) -> None:
+    """Refuse lone surrogates (they have no UTF-8 form), integers beyond a double's, more members than `limit`.
 
-    Refuses lone surrogates (they have no UTF-8 form), integers beyond a double's, more members than `limit`.
+    Members that are long lists of integers become `Integers`.
     """
-    root: list[Any] = [value]
-    count = 0
-    stack: list[tuple[Any, Any]] = [(root, 0)]
+    count, stack = 0, [value]
     while stack:
-        holder, place = stack.pop()
-        item = holder[place]
+        item = stack.pop()
         if isinstance(item, str):
             _check_string(item, file=file)
         elif isinstance(item, int):
             _check_integers([item], file=file)
-        elif isinstance(item, dict):
+        elif isinstance(item, dict | list):
             count += len(item)
-            for name in item:
+            if count > limit:
+                raise FindingError(found("json.too-many-members", file=file, expected=f"at most {limit}"))
+        if isinstance(item, dict):
+            for name, member in item.items():
                 _check_string(name, file=file)
-                stack.append((item, name))
+                if type(member) is list and len(member) >= LONG and set(map(type, member)) == {int}:
+                    item[name] = Integers.of(member)  # type: ignore[assignment, arg-type]  # all are integers
+            stack.extend(item.values())
         elif isinstance(item, Integers):
-            count += len(item)
+            _check_integers(item, file=file)
         elif isinstance(item, list):
-            count += len(item)
             # Long lists are token ids and log-probs: one look at all their types, a second only where there are others.
             kinds = set(map(type, item))
-            if kinds == {int}:
-                if len(item) >= LONG:
-                    item = holder[place] = Integers.of(item)
-                _check_integers(item, file=file)
-            elif int in kinds:
-                _check_integers([entry for entry in item if type(entry) is int], file=file)
+            if int in kinds:
+                _check_integers([entry for entry in item if type(entry) is int] if len(kinds) > 1 else item, file=file)
             if not kinds <= _PLAIN:
-                stack.extend((item, i) for i, entry in enumerate(item) if isinstance(entry, (str, list, dict)))
-        if count > limit:
-            raise FindingError(found("json.too-many-members", file=file, expected=f"at most {limit}"))
-    checked: JsonValue = root[0]
-    return checked
+                stack.extend(entry for entry in item if isinstance(entry, (str, list, dict)))
 
 
 def _check_integers(numbers: Sequence[Any], *, file: str) -> None:

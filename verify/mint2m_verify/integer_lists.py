@@ -16,6 +16,9 @@ from typing import Any, Self
 #: Entries from which a list is worth it.
 LONG = 4096
 
+#: Entries past which no document is read; where there are so many, nothing is spent on them here.
+_MOST = 8_000_000
+
 #: Digits that fit every reader's integers, and a double.
 _MOST_DIGITS = 15
 
@@ -51,8 +54,7 @@ class Decoder(json.JSONDecoder):
     """Python's decoder for documents in RFC 8785 form, which reads a member that is a long list in one step.
 
     Any other list is the ordinary decoder's, and so is one with a sign, a space or anything else unusual. Only for
-    documents whose form is checked afterwards: the scanner of objects that Python has beside its quick one takes
-    digits of all scripts.
+    ASCII: the scanner of objects that Python has beside its quick one takes digits of all scripts.
     """
 
     def __init__(self, **hooks: Any) -> None:
@@ -84,6 +86,8 @@ def _are_integers(digits: str) -> bool:
     """Whether each comma has digits on both sides, not too many, and none of them a zero before others."""
     import numpy as np
 
+    if digits.count(",") >= _MOST:
+        return False
     octets = np.frombuffer(digits.encode(), np.uint8)
     commas = np.flatnonzero(octets == ord(","))
     lengths = np.diff(commas, prepend=-1, append=len(octets)) - 1

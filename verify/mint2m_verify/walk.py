@@ -106,11 +106,13 @@ class Snapshot:
         """As it will be once these files lie there, too.
 
         Raises:
-            FindingError: `file.exists` where one does already.
+            FindingError: `file.exists` where one does already, `tree.too-many` past the limit.
         """
         for file in self.files:
             if file.path in others:
                 raise FindingError(found("file.exists", file=file.path))
+        if len(self.files) + len(others) > _MAX_FILES:
+            raise FindingError(found("tree.too-many", expected=f"at most {_MAX_FILES} files"))
         joined = (*self.files, *(_not_yet(path, raw) for path, raw in others.items()))
         return replace(self, files=tuple(sorted(joined, key=lambda file: file.path)))
 

@@ -190,6 +190,12 @@ def test_a_proposed_signature_takes_no_file_s_place(run: Path) -> None:
     assert fault(lambda: verify_run(run, ConsistencyOnly(), options)) == "file.exists"
 
 
+def test_a_seal_that_would_be_a_file_too_many_is_not_made(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mint2m_verify.walk._MAX_FILES", sum(path.is_file() for path in run.rglob("*")))
+    assert fault(lambda: seal_run(run, key_signer())) == "tree.too-many"
+    assert not (run / layout.SEAL).exists()
+
+
 def test_a_signer_that_fails_leaves_nothing(run: Path) -> None:
     from datetime import UTC, datetime
 
