@@ -111,6 +111,8 @@ def mutants(value: Any, pointer: Pointer = ()) -> Iterator[tuple[Pointer, str, A
             yield pointer, "control", value + "\x00"
             yield pointer, "flip", value[:-1] + chr(ord(value[-1]) ^ 1)
             yield pointer, "flip", chr(ord(value[0]) ^ 1) + value[1:]
+            if re.fullmatch("[0-9a-f]{64}", value):  # the others may be no digest any more
+                yield pointer, "flip", f"{int(value[0], 16) ^ 1:x}{value[1:]}"
         case list():
             yield pointer, "empty", []
             yield pointer, "double", [*value, *value[:1]]
