@@ -32,6 +32,8 @@ def _permitted() -> bool:
 def test_nothing_is_left_after_interrupted_runs(count: int, tiny_profile: Callable[..., Path]) -> None:
     if not _permitted():
         pytest.skip("namespaces: needs unshare(1) and the right to use it")
+    if Path("/tmp") in HERE.resolve().parents:
+        pytest.skip("the checkout lies below /tmp, which the namespaces have their own of")
     # The profile lies below the /tmp that the namespace does not see.
     with tempfile.NamedTemporaryFile(dir="/var/tmp", prefix="mint2m-", suffix=".profile.json") as profile:
         profile.write(tiny_profile().read_bytes())
