@@ -317,7 +317,12 @@ def _records(log: Findings, documents: RunDocuments, at_hand: Mapping[str, FileR
     else:
         log.not_reached("the seal is about this execution", (layout.SEAL, layout.PLAN, layout.RECEIPT))
     if doctor is not None:
-        log.judge("doctor found nothing in the way", Standing.ATTESTED_ONLY, check_doctor(doctor.document))
+        log.judge(
+            "doctor found nothing in the way",
+            Standing.ATTESTED_ONLY,
+            check_doctor(doctor.document, _examined(documents)),
+            sources=(layout.PROFILE, layout.MODEL_MANIFEST, layout.RUNTIME_IDENTITY),
+        )
     else:
         log.not_reached("doctor found nothing in the way", (layout.DOCTOR,))
     needs: tuple[str, ...] = (layout.RANK_SESSIONS, layout.PLAN, layout.PROFILE)
@@ -403,11 +408,27 @@ def _other_prompts(deployment: Deployment | None) -> list[str]:
     return notes
 
 
-def check_doctor(doctor: Doctor) -> Check:
-    """The prerequisites were those of a run, each passed; the status is counted, not believed."""
+def _examined(documents: RunDocuments) -> dict[str, str]:
+    """The checks of the doctor that name an input of the run by its digest, and the digest at hand."""
+    inputs = {
+        "profile": documents.profile,
+        "model": documents.model_manifest,
+        "runtime-identity": documents.runtime_identity,
+    }
+    return {id: read.sha256 for id, read in inputs.items() if read is not None}
+
+
+def check_doctor(doctor: Doctor, examined: Mapping[str, str]) -> Check:
+    """The prerequisites were those of this run, each passed; the status is counted, not believed."""
     blocked = [check.id for check in doctor.checks if check.status == "blocked"]
     if doctor.scope != "run":
         yield found("doctor.scope", file=layout.DOCTOR, pointer="/scope", expected="run", actual=doctor.scope)
+    told = {check.id: check.actual for check in doctor.checks}
+    for id, sha256 in examined.items():
+        if sha256 not in (told.get(id) or ""):
+            yield found(
+                "doctor.scope", file=layout.DOCTOR, pointer="/checks", expected=f"{id} {sha256}", actual=told.get(id)
+            )
     if blocked or doctor.status != "passed" or doctor.primary_failure is not None:
         actual = ", ".join(blocked) or f"{doctor.status}, {doctor.primary_failure}"
         yield found(

@@ -201,6 +201,20 @@ def _(run: Run) -> None:
     run.follow(after="records")
 
 
+@vector("doctor-of-another-run", "The doctor's record of another run, of another model and profile.", "doctor.scope")
+def _(run: Run) -> None:
+    run.files["doctor.json"] = read_base("run-one-rank")["doctor.json"]
+    run.follow(after="records")
+
+
+@vector("doctor-of-nothing-named", "A doctor's record that does not say which profile it looked at.", "doctor.scope")
+def _(run: Run) -> None:
+    run.set(
+        "doctor.json", "/checks", [check for check in run.json("doctor.json")["checks"] if check["id"] != "profile"]
+    )
+    run.follow(after="records")
+
+
 @vector(
     "inputs-of-another-run",
     "The inputs of another run: genuine, bound to each other, and not the planned ones.",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,6 +104,14 @@ def bundle(payload: bytes, key: Any) -> dict[str, Any]:
 
 def text64(raw: bytes) -> str:
     return base64.b64encode(raw).decode("ascii")
+
+
+#: Checks of the doctor that name an input by its digest.
+EXAMINED = {
+    "profile": "inputs/profile.json",
+    "model": "inputs/model-manifest.json",
+    "runtime-identity": "inputs/runtime-identity.json",
+}
 
 
 @dataclass
@@ -221,13 +230,25 @@ class Run:
         self.put(DEPLOYMENT, deployment)
 
     def redo_plan(self) -> None:
-        """The plan's inputs, its copy of the profile, its address."""
+        """The doctor's record of the inputs; the plan's inputs, its copy of the profile, its address."""
+        self.redo_doctor()
         plan = self.json("plan.json")
         plan["profile"] = self.json("inputs/profile.json")
         plan["inputs"] = {member: self.ref(path) for member, path in INPUTS.items()}
         plan["model"]["manifest_sha256"] = sha256(self.files["inputs/model-manifest.json"])
         self.put("plan.json", plan)
         self.redo_address()
+
+    def redo_doctor(self) -> None:
+        """The digests of the inputs that the doctor says it looked at."""
+
+        def change(doctor: Any) -> None:
+            for check in doctor["checks"]:
+                path = EXAMINED.get(check["id"])
+                if path is not None:
+                    check["actual"] = re.sub("[0-9a-f]{64}", sha256(self.files[path]), check["actual"], count=1)
+
+        self.edit("doctor.json", change)
 
     def redo_address(self) -> None:
         plan = self.json("plan.json")

@@ -63,7 +63,8 @@ ENTRIES = (
     _entry(
         "doctor.scope",
         "the doctor looked at something else",
-        "doctor.json is not of scope `run`, so it does not say whether a run could start.",
+        "doctor.json is not of scope `run`, or it names another profile, model or runtime than this run has, so it does\n"
+        "not say whether this run could start. It is not this run's record.",
     ),
     _entry(
         "verify.not-reached",
