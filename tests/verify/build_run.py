@@ -8,6 +8,7 @@ is consistent with all the rest, as a forger with the signing key would leave it
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -68,9 +69,18 @@ class _Builder(Records):
         self._checkpoint()
         self._sessions()
         self._journal()
-        check = {"id": "packages", "status": "passed", "pointer": None, "expected": None, "actual": None, "hint": None}
+        blank = {"status": "passed", "pointer": None, "expected": None, "hint": None}
+        examined = {
+            "profile": "profile.json",
+            "model": "model-manifest.json",
+            "runtime-identity": "runtime-identity.json",
+        }
+        checks = [
+            {**blank, "id": id, "actual": hashlib.sha256((self.root / f"inputs/{name}.json").read_bytes()).hexdigest()}
+            for id, name in examined.items()
+        ]
         doctor = {"schema": "mint2m.doctor/v1", "scope": "run", "tool_version": "0.1.0", "status": "passed"}
-        self.write_json("doctor.json", self.edit("doctor", {**doctor, "checks": [check], "primary_failure": None}))
+        self.write_json("doctor.json", self.edit("doctor", {**doctor, "checks": checks, "primary_failure": None}))
         self._receipt()
         for path, raw in self.edit("extra", {}).items():
             self.write(path, raw)
