@@ -70,11 +70,7 @@ class _Builder(Records):
         self._sessions()
         self._journal()
         blank = {"status": "passed", "pointer": None, "expected": None, "hint": None}
-        examined = {
-            "profile": "profile.json",
-            "model": "model-manifest.json",
-            "runtime-identity": "runtime-identity.json",
-        }
+        examined = {"profile": "profile", "model": "model-manifest", "runtime-identity": "runtime-identity"}
         checks = [
             {**blank, "id": id, "actual": hashlib.sha256((self.root / f"inputs/{name}.json").read_bytes()).hexdigest()}
             for id, name in examined.items()
